@@ -25,7 +25,8 @@ from .core.kv_groups import BlockDemand
 from .core.live_request import LiveRequest, ModelFacts, RequestLimits
 from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from .core.roofline import Roofline
-from .core.sequence import Sequence
+from .core.sequence import SampledRow, Sequence
+from .core.speculation.speculator import Speculator
 from .core.stats import EAGER_REASONS, EngineHistograms, EngineStats
 from .core.steps import StepShape, step_shape
 from .errors import DuplicateRequest, GrammarFailed
@@ -35,7 +36,7 @@ from .loading.model import LoadedModel, load_model
 from .loading.runner import make_runner
 from .loading.weights import instruction_set
 from .sampling.prompt_scores import PromptScores
-from .sampling.sampler import Choice, Sampler
+from .sampling.sampler import Choice, Sampled, Sampler
 from .text.thoughts import Thought, ThoughtFormat
 from .text.tokenizer import Tokenizer
 
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 
+PAUSE_S_MAX = 0.05
+"""A longer pause between steps had another reason than that tokens were drafted."""
 COMPILE_WAIT_S = 0.01
 """A step without other work waits so long for a grammar; what comes in meanwhile waits with it."""
 
@@ -55,8 +58,8 @@ class Runner(Protocol):
     """A model runner as the engine needs it; `ModelRunner` is the real one."""
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last, then the rows of
-        the `num_scored` tokens of each.
+        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last, then its draft;
+        behind all of these the rows of the `num_scored` tokens of each.
 
         `promised` are the tokens that the step before sampled; sequences with a promised token need them.
         """
@@ -79,13 +82,23 @@ class _Launched:
     chunks: list[Chunk]
     starts: list[int]
     """The start of each chunk in its sequence."""
-    sampled: list[Sequence]
+    sampled: list[Chunk]
+    """Chunks with rows of logits: one, and one for each drafted token."""
     choice: Choice
     shape: StepShape
     launched_s: float
     """The time by the process's own clock."""
     scores: PromptScores | None
     """Log-probabilities of prompts that ask for them; None: none does."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits."""
+        return len(self.sampled) + self.num_drafted
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(len(chunk.draft) for chunk in self.sampled)
 
 
 class Engine:
@@ -130,6 +143,8 @@ class Engine:
         self._compile_aside: RunAside | None = None
         self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else is_cuda
+        may_draft = config.speculation == "auto" and not model.source_length
+        self._speculator = Speculator() if may_draft else None
         self._in_flight: _Launched | None = None
         self._settled_s = 0.0
         self.made_by = MadeBy(
@@ -263,11 +278,15 @@ class Engine:
         self._take_inbox()
         if self._uncompiled:
             self._take_compiled()
+        if self._speculator is not None and self._speculator.is_due:
+            self._settle()  # tokens are drafted after those that are known
         chunks = self._batcher.plan()
+        if self._speculator is not None and chunks:
+            self._draft(self._speculator, chunks)
         launched = self._try_launch(chunks) if chunks else None
         self._settle()  # the step before, if it is still in flight: it was computed in the meantime
         self._in_flight = launched
-        if not self._overlaps:
+        if not self._overlaps or (launched is not None and launched.num_drafted):
             self._settle()
         return self._take_outbox()
 
@@ -304,6 +323,9 @@ class Engine:
             max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
             eager_steps=dict.fromkeys(EAGER_REASONS, 0) | self._runner.eager_steps,
             roofline_seconds=None if self._roofline is None else self._roofline_s,
+            num_drafts=0 if self._speculator is None else self._speculator.num_drafts,
+            num_draft_tokens=0 if self._speculator is None else self._speculator.num_draft_tokens,
+            num_accepted_tokens=0 if self._speculator is None else self._speculator.num_accepted_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -346,6 +368,17 @@ class Engine:
         outputs, self._outbox = self._outbox, []
         return outputs
 
+    def _draft(self, speculator: Speculator, chunks: list[Chunk]) -> None:
+        """Adds drafted tokens to the chunks of a step just planned."""
+        is_due, begun_s = speculator.is_due, time.perf_counter()
+        for chunk, draft in speculator.draft(chunks, self._batcher.room_for_drafts(chunks)):
+            self._batcher.extend(chunk, draft)
+        if is_due:
+            now_s = time.perf_counter()
+            # Where steps overlap, the device waits since the last one, if there was one just now.
+            idle_s = now_s - self._settled_s if self._overlaps else 0.0
+            speculator.note_attempt(idle_s if 0.0 < idle_s < PAUSE_S_MAX else now_s - begun_s)
+
     def _try_launch(self, chunks: list[Chunk]) -> _Launched | None:
         """Launches a step; None if memory did not suffice, and smaller steps come next."""
         try:
@@ -373,27 +406,32 @@ class Engine:
         If it raises, nothing has changed.
         """
         launched_s, shape = time.perf_counter(), step_shape(chunks)
-        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
+        sampled = [chunk for chunk in chunks if chunk.is_last]
+        rows: list[SampledRow] = []
+        for chunk in sampled:
+            rows += [chunk.sequence, *chunk.draft]
         starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
             logits = self._runner.forward(chunks, promised)
-            if promised is not None and any(sequence.is_steered for sequence in sampled):
+            if promised is not None and any(row.is_steered for row in rows):
                 # What may come depends on the tokens before, so these are read while the device computes.
                 self._settle()
                 promised = None
             scores = None
-            if len(logits) > len(sampled):
-                logits, scores = logits[: len(sampled)], PromptScores(logits[len(sampled) :], chunks)
-            choice = self._sampler.choose(logits, sampled, promised)
+            if len(logits) > len(rows):
+                logits, scores = logits[: len(rows)], PromptScores(logits[len(rows) :], chunks)
+            choice = self._sampler.choose(logits, rows, promised)
         for chunk in chunks:
             live = self._live.get(chunk.sequence.id)
             if live is not None:  # else it ended with the step just settled
                 self._batcher.advance(chunk)
                 if live.launched_s is None:
                     live.count_launch(launched_s)
-        for row, sequence in enumerate(sampled):
-            sequence.promise(row)
+        row = 0
+        for chunk in sampled:
+            chunk.sequence.promise(row)
+            row += 1 + len(chunk.draft)
         return _Launched(chunks, starts, sampled, choice, shape, launched_s, scores)
 
     def _settle(self) -> None:
@@ -405,28 +443,50 @@ class Engine:
         self._runner.check()
         settled_s = time.perf_counter()
         # A step launched before the last one was done began when that one was.
-        self._batcher.observe(step.shape, settled_s - max(step.launched_s, self._settled_s))
+        shape, seconds = step.shape, settled_s - max(step.launched_s, self._settled_s)
+        self._batcher.observe(shape, seconds)
         self._settled_s = settled_s
         for chunk, start in zip(step.chunks, step.starts, strict=True):
             self._batcher.publish(chunk, start)
-        num_tokens = sum(chunk.num_tokens for chunk in step.chunks)
+        if self._speculator is not None and shape.tokens == step.num_rows:
+            self._speculator.observe(shape, seconds)
         self._steps += 1
-        self._tokens_computed += num_tokens
-        self.histograms.observe_step(len(step.chunks), num_tokens)
+        self._tokens_computed += shape.tokens
+        self.histograms.observe_step(len(step.chunks), shape.tokens)
         if self._roofline is not None:
-            shape, counts = step.shape, (chunk.num_tokens for chunk in step.chunks)
+            counts = (chunk.num_tokens + len(chunk.draft) for chunk in step.chunks)
             spans = zip(step.starts, counts, strict=True)
             self._roofline_s += self._roofline.least_seconds(
-                shape.tokens, shape.kv_tokens, len(step.sampled), spans
+                shape.tokens, shape.kv_tokens, step.num_rows, spans
             )
         if step.scores is not None:
             self._take_scores(step.scores)
-        for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
-            sequence.num_promised -= 1
+        row = 0
+        for chunk in step.sampled:
+            chunk.sequence.num_promised -= 1
+            self._take_tokens(chunk, result, row)
+            row += 1 + len(chunk.draft)
+
+    def _take_tokens(self, chunk: Chunk, result: Sampled, row: int) -> None:
+        """Takes the tokens sampled for a chunk, from `row` on, as long as each is the one drafted there."""
+        sequence, draft = chunk.sequence, chunk.draft
+        num_accepted, is_rejected = 0, False
+        for index in range(1 + len(draft)):
             live = self._live.get(sequence.id)
             # A sequence that ended or was aborted while this step was in flight needs no other token.
-            if live is not None and live.sequence is sequence:
-                self._report(self._advance(live, token, result.logprobs.get(row)))
+            if live is None or live.sequence is not sequence:
+                break
+            if index:
+                self._batcher.accept(sequence)
+                num_accepted += 1
+            token = result.tokens[row + index]
+            self._report(self._advance(live, token, result.logprobs.get(row + index)))
+            is_rejected = index < len(draft) and token != draft[index].token
+            if is_rejected:
+                break
+        if draft and self._speculator is not None:
+            self._speculator.judge(sequence, len(draft), num_accepted, is_rejected=is_rejected)
+            self._tables.release_drafted(sequence)
 
     def _take_scores(self, scores: PromptScores) -> None:
         """Keeps log-probabilities of prompts. A preempted one computes some again."""

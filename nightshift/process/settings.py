@@ -567,6 +567,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     engine_kv_cache_dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, `int8`, or `fp8` (CUDA devices from compute capability 8.9 on, with
     Triton; as small as `int8`, and less exact). auto: that of the computation."""
+    engine_speculation: Literal["auto", "off"] = "off"
+    """`auto` drafts tokens from the prompt, the outputs of the same job and the grammar, where the times of
+    steps say that it pays. Outputs stay the same."""
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
     """Time of a step to which bulk rows are limited while there are interactive requests. Lower: earlier
     first tokens, less bulk."""

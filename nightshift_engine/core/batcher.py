@@ -9,6 +9,7 @@ from .order import FairTurns, WaitingQueue
 from .request import PRIORITY_RANKS
 from .running import PrefixesInFlight, RunningSet, least_urgent
 from .sequence import Sequence, urgency
+from .speculation.rows import DraftedRow
 from .steps import MIN_CHUNK_TOKENS, Chunk, Draft, StepBudget, StepLimits, StepShape
 
 __all__ = ["Batcher", "Chunk"]
@@ -73,6 +74,7 @@ class Batcher:
         self._is_held = False  # bulk, in this step
         self._steps_held = 0
         self._steps_left_out = 0
+        self._tokens_left = 0  # by the step planned last
         self.num_preemptions = 0
         self.num_deferrals = 0
         self.num_tokens_queried = 0
@@ -147,7 +149,35 @@ class Batcher:
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
+        self._tokens_left = draft.tokens_left
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
+
+    def room_for_drafts(self, chunks: Seq[Chunk]) -> int:
+        """Drafted tokens that the step just planned has room for: its rows of logits are bounded, too. None
+        beside a prompt that is scored, whose rows come behind theirs.
+        """
+        if any(chunk.num_scored for chunk in chunks):
+            return 0
+        num_rows = sum(chunk.is_last for chunk in chunks)
+        return max(0, min(self._tokens_left, self.limits.max_num_seqs - num_rows))
+
+    def extend(self, chunk: Chunk, draft: Seq[DraftedRow]) -> None:
+        """Adds drafted tokens to a chunk just planned, as far as time and free blocks allow.
+
+        No other sequence loses anything for them, and its flow pays for them whether accepted or not.
+        """
+        sequence = chunk.sequence
+        count = self._budget.allow_drafted(sequence, len(draft))
+        count = self.tables.allocate_ahead(sequence, count, self._spare_blocks)
+        chunk.draft = draft[:count]
+        if self._turns[sequence.rank].num_flows > 1:
+            self._turns[sequence.rank].serve(sequence.flow, count)
+
+    def accept(self, sequence: Sequence) -> None:
+        """Notes that a sequence's newest token was drafted, so that the step just settled has computed it."""
+        chunk, start = Chunk(sequence, 1), sequence.num_computed_tokens
+        self.advance(chunk)
+        self.publish(chunk, start)
 
     def advance(self, chunk: Chunk) -> None:
         """Notes that a chunk is being computed: steps launched after it find its KV in memory."""

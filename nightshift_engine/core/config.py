@@ -7,6 +7,7 @@ from ..errors import InvalidConfig
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 WEIGHT_DTYPE_NAMES = ("auto", "int8")
 KV_CACHE_DTYPE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
+SPECULATION_NAMES = ("auto", "off")
 ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
 
 
@@ -64,6 +65,9 @@ class EngineConfig:
     waits: prompts share steps. None: on CUDA, where a step with a prompt costs more than its tokens."""
     enable_prefix_reuse: bool = True
     """Find KV of a shared beginning instead of computing it again."""
+    speculation: str = "off"
+    """auto: draft tokens from the prompt, the outputs of the same job and the grammar, where that is measured
+    to pay. The model checks them, so outputs are those of a step per token."""
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "model", "must be a path or an id", self.model)
@@ -72,6 +76,7 @@ class EngineConfig:
             ("attention_backend", ATTENTION_BACKEND_NAMES),
             ("kv_cache_dtype", KV_CACHE_DTYPE_NAMES),
             ("weight_dtype", WEIGHT_DTYPE_NAMES),
+            ("speculation", SPECULATION_NAMES),
         ):
             value = getattr(self, name)
             _require(value in names, name, f"must be one of {', '.join(names)}", value)

@@ -61,6 +61,16 @@ class KvTables:
         self._extend(sequence, ends)
         return num_new
 
+    def allocate_ahead(self, sequence: Sequence, num_drafted: int, num_spared: int) -> int:
+        """Allocates blocks for up to `num_drafted` tokens after those that are known, leaving `num_spared`;
+        returns for how many.
+        """
+        end, num_groups = self.pool.blocks_for(sequence.num_tokens + num_drafted), self.num_groups
+        if self._missing(sequence, [end] * num_groups) > max(0, self.pool.num_free - num_spared):
+            end = sequence.num_blocks
+        self._extend(sequence, [end] * num_groups)
+        return min(num_drafted, end * self.pool.block_size - sequence.num_tokens)
+
     def missing(self, sequence: Sequence) -> int:
         """Blocks that a running sequence's next token needs besides those held."""
         return self._missing(sequence, self._ends(sequence, 1))
@@ -132,6 +142,12 @@ class KvTables:
             first = self._demand.first_needed(group, num_settled)
             if first > sequence.tables[group].first:
                 self.pool.release(sequence.skip_blocks(group, first))
+
+    def release_drafted(self, sequence: Sequence) -> None:
+        """Gives back blocks that were allocated for drafted tokens and not accepted."""
+        end = self.pool.blocks_for(sequence.num_tokens)
+        if max(table.end for table in sequence.tables) > end:
+            self.pool.release(sequence.drop_blocks(end))
 
     def release_ahead(self, sequence: Sequence) -> None:
         """Gives back blocks of windowed groups that hold nothing yet: its next chunk may be another."""

@@ -6,17 +6,19 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .kv_blocks import BlockTable, chain_digests, salted
 from .request import PRIORITY_RANKS, Request
+from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from ..guidance.guide import Guide
     from ..text.thoughts import Thought
+    from .speculation.lookup import OwnTokens
 
 
 CAPACITY_MIN = 32
@@ -64,6 +66,57 @@ class TokenCounts:
             self._ids[place] = token
         self._counts[place] += 1
 
+    def after(self, tokens: Iterable[int]) -> TokenCounts:
+        """The counts as they would be with these tokens besides."""
+        counts = TokenCounts.__new__(TokenCounts)
+        counts._place = dict(self._place)
+        counts._ids, counts._counts = self._ids.copy(), self._counts.copy()
+        for token in tokens:
+            counts.add(token)
+        return counts
+
+
+class SampledRow(Protocol):
+    """A row of logits as sampling needs it: that of a sequence, or of a token drafted for one."""
+
+    @property
+    def sampling(self) -> SamplingParams: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def guide(self) -> Guide | None: ...
+
+    @property
+    def thought(self) -> Thought | None: ...
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether the tokens that may come next depend on the last one, also while it is only promised."""
+
+    @property
+    def is_guided_next(self) -> bool:
+        """Whether a grammar decides about the next token: a thought follows none."""
+
+    @property
+    def next_output_index(self) -> int:
+        """The index of the output token that is sampled next, counted from 0."""
+
+    @property
+    def token_ids(self) -> array[int]:
+        """Tokens known to the host; they grow from step to step."""
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """Only with penalties."""
+
+    @property
+    def num_promised(self) -> int: ...
+
+    @property
+    def promised_row(self) -> int: ...
+
 
 BLOCK_ROW_MIN = 8
 
@@ -89,6 +142,7 @@ class Sequence:
         "group",
         "guide",  # only for sequences with a grammar, once it is compiled
         "id",
+        "lookup",  # only for sequences for which tokens are drafted
         "num_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -127,6 +181,7 @@ class Sequence:
         self.group = request.group
         self.guide: Guide | None = None
         self.thought: Thought | None = None  # of a request that parts it
+        self.lookup: OwnTokens | None = None
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)
@@ -207,6 +262,12 @@ class Sequence:
         """Whether a grammar decides about the next token: a thought follows none."""
         thought = self.thought
         return self.guide is not None and (thought is None or thought.is_over or thought.may_begin)
+
+    @property
+    def may_be_drafted(self) -> bool:
+        """Whether tokens may be drafted: not in a thought with a limit, or before a guided answer."""
+        thought = self.thought
+        return thought is None or thought.is_over or not (self.guide is not None or thought.has_budget)
 
     def promise(self, row: int) -> None:
         """A step has been launched that samples the next token, as the `row`-th of its tokens."""

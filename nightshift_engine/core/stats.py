@@ -121,6 +121,12 @@ class EngineStats:
     """Steps that ran out of memory, and were planned anew, smaller."""
     max_num_batched_tokens: int
     """Tokens a step may have now: fewer than configured for a while after it ran out of memory."""
+    num_drafts: int = 0
+    """Times that tokens were drafted for a sequence."""
+    num_draft_tokens: int = 0
+    """Tokens drafted, each of which a step computed."""
+    num_accepted_tokens: int = 0
+    """Drafted tokens that were those which the model would have sampled one by one."""
     eager_steps: Mapping[str, int] = field(default_factory=dict)
     """Steps that ran kernel by kernel although the device has graphs, by every `EagerReason`."""
     roofline_seconds: float | None = None

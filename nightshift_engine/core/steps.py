@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from .sequence import Sequence
+from .speculation.rows import DraftedRow
 
 FORGETTING = 0.995
 """Weight of a step relative to the next one: about the last 200 steps count."""
@@ -231,6 +233,16 @@ class StepBudget:
         room = self.times.tokens_within(others, sequence.num_computed_tokens, limit_s)
         return wanted if room is None else min(wanted, max(room, least))
 
+    def allow_drafted(self, sequence: Sequence, wanted: int) -> int:
+        """The number of `wanted` drafted tokens that a step has time for besides; counts them as planned."""
+        if not self.is_in_force:
+            return wanted
+        assert self._budget_s is not None, "in force without a budget"
+        room = self.times.tokens_within(self._planned.shape, 0, self._budget_s)
+        count = wanted if room is None or sequence.rank == 0 else max(0, min(wanted, room))
+        self._planned.add(count, count, 0)
+        return count
+
     def note(self, sequence: Sequence, num_tokens: int) -> None:
         """A sequence's tokens have been planned."""
         self._planned.add(num_tokens, sequence.num_computed_tokens + num_tokens, 1)
@@ -275,10 +287,14 @@ def _is_decoding(sequence: Sequence) -> bool:
 
 @dataclass(slots=True, eq=False)  # not frozen: making one takes half the time, and every row needs one
 class Chunk:
-    """`num_tokens` tokens of one sequence to compute in this step, from its `num_computed_tokens` on."""
+    """`num_tokens` tokens of one sequence to compute in this step, from its `num_computed_tokens` on.
+
+    Those of `draft` are computed after them. Each has a row of logits, as the last known token has.
+    """
 
     sequence: Sequence
     num_tokens: int
+    draft: Seq[DraftedRow] = ()
 
     @property
     def is_last(self) -> bool:
@@ -342,7 +358,8 @@ def step_shape(chunks: Iterable[Chunk]) -> StepShape:
     """The quantities that the time of a step depends on."""
     tokens = kv_tokens = sequences = 0
     for chunk in chunks:
-        tokens += chunk.num_tokens
-        kv_tokens += chunk.sequence.num_computed_tokens + chunk.num_tokens
+        count = chunk.num_tokens + len(chunk.draft)
+        tokens += count
+        kv_tokens += chunk.sequence.num_computed_tokens + count
         sequences += 1
     return StepShape(tokens, kv_tokens, sequences)

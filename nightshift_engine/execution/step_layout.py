@@ -151,12 +151,26 @@ def inputs_of(
 
 
 def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False) -> HostStep:
-    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says."""
+    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says.
+
+    Drafted tokens follow the others of their chunk. Where decoding rows read once what they share, each is
+    instead a sequence that decodes, with its own's blocks: all KV of a step is written before any is read.
+    """
+    owners = [chunk.sequence for chunk in chunks]
     counts = _column([chunk.num_tokens for chunk in chunks])
-    computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
+    computed = _column([sequence.num_computed_tokens for sequence in owners])
+    drafted: dict[int, list[int]] = {}
+    if any(chunk.draft for chunk in chunks):
+        if shares_prefixes:
+            owners, counts, computed, drafted = _one_by_one(chunks, counts, computed)
+        else:
+            drafted = {
+                place: [row.token for row in chunk.draft] for place, chunk in enumerate(chunks) if chunk.draft
+            }
+            counts = counts + _column([len(chunk.draft) for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
-    order = np.lexsort((computed, _prefixes(chunks) if shares_prefixes else computed, counts > 1))
-    sequences = [chunks[index].sequence for index in order.tolist()]
+    order = np.lexsort((computed, _prefixes(owners) if shares_prefixes else computed, counts > 1))
+    sequences = [owners[index] for index in order.tolist()]
     counts, computed = counts[order], computed[order]
     num_decodes = int((counts == 1).sum())
     seq_lens, ends = computed + counts, np.cumsum(counts)
@@ -171,8 +185,9 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
     shared = _shared_tokens(tables, num_decodes, seq_lens, block_size) if shares_prefixes else None
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
-    is_last = seq_lens == known + promised
-    sampled_rows, scored_rows = _logits_rows(order, ends, is_last), _scored_rows(chunks, order, ends - counts)
+    is_last = seq_lens >= known + promised  # more where a token is drafted
+    sampled_rows = _logits_rows(order, ends, is_last, {} if shares_prefixes else drafted)
+    scored_rows = _scored_rows(chunks, order, ends - counts)
     # Only a sequence's last token can be promised, so it is the last one of its chunk.
     awaits = (is_last & (promised > 0)).nonzero()[0]
     return HostStep(
@@ -182,7 +197,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
         slot_mapping=tables[:, rows, places].astype(np.int64) * block_size + offsets,
         shared_tokens=shared,
         positions=positions,
-        input_ids=_token_ids(sequences, computed, known, counts),
+        input_ids=_token_ids(sequences, computed, known, counts, order, drafted),
         logits_rows=np.concatenate([sampled_rows, scored_rows]) if len(scored_rows) else sampled_rows,
         promised_rows=ends[awaits] - 1,
         promised_sources=_column([sequences[index].promised_row for index in awaits.tolist()]),
@@ -210,10 +225,28 @@ def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
     return np.ascontiguousarray(rows.reshape(-1, num_groups, width).transpose(1, 0, 2))
 
 
-def _prefixes(chunks: Seq[Chunk]) -> NDArray[np.int64]:
+def _one_by_one(
+    chunks: Seq[Chunk], counts: NDArray[np.int64], computed: NDArray[np.int64]
+) -> tuple[list[Sequence], NDArray[np.int64], NDArray[np.int64], dict[int, list[int]]]:
+    """Sequences, numbers of tokens and of those before them, with each drafted token as a sequence after its
+    own; and the drafted tokens by their places.
+    """
+    owners, drafted = list[Sequence](), dict[int, list[int]]()
+    for chunk in chunks:
+        owners.append(chunk.sequence)
+        for row in chunk.draft:
+            drafted[len(owners)] = [row.token]
+            owners.append(chunk.sequence)
+    repeats = _column([1 + len(chunk.draft) for chunk in chunks])
+    starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
+    ahead = np.arange(len(owners)) - starts  # 0 for what is not drafted
+    return owners, np.where(ahead > 0, 1, counts.repeat(repeats)), computed.repeat(repeats) + ahead, drafted
+
+
+def _prefixes(owners: list[Sequence]) -> NDArray[np.int64]:
     """The first block of each sequence that has it in common with another, else -1."""
     blocks, places, counts = np.unique(
-        [chunk.sequence.block_row[0] for chunk in chunks], return_inverse=True, return_counts=True
+        [sequence.block_row[0] for sequence in owners], return_inverse=True, return_counts=True
     )
     return np.where(counts > 1, blocks, -1)[places]
 
@@ -238,8 +271,13 @@ def _token_ids(
     computed: NDArray[np.int64],
     known: NDArray[np.int64],
     counts: NDArray[np.int64],
+    order: NDArray[np.int64],
+    drafted: dict[int, list[int]],
 ) -> NDArray[np.int64]:
-    """New tokens end to end, those of decoding sequences first; 0 for one that is promised."""
+    """New tokens end to end, those of decoding sequences first; 0 for one that is promised.
+
+    `drafted` are those at the end that a sequence does not have, by its place before it was put in `order`.
+    """
     num_decodes = int((counts == 1).sum())
     token_ids = array("q", bytes(8 * num_decodes))
     is_known = (computed < known)[:num_decodes]
@@ -250,18 +288,35 @@ def _token_ids(
     for index in range(num_decodes, len(sequences)):
         start, stop = int(computed[index]), int(computed[index] + counts[index])
         token_ids += sequences[index].token_ids[start:stop]
-        if stop > known[index]:  # its last one is promised
+        if own := drafted.get(int(order[index])):
+            token_ids.extend(own)
+        elif stop > known[index]:  # its last one is promised
             token_ids.append(0)
+    if drafted:
+        for row, place in enumerate(order[:num_decodes].tolist()):
+            if place in drafted:
+                [token_ids[row]] = drafted[place]
     return np.frombuffer(token_ids, dtype=np.int64)
 
 
 def _logits_rows(
-    order: NDArray[np.int64], ends: NDArray[np.int64], is_last: NDArray[np.bool_]
+    order: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    is_last: NDArray[np.bool_],
+    drafted: dict[int, list[int]],
 ) -> NDArray[np.int64]:
-    """The last row of each chunk that is its sequence's last, in the order in which chunks were given."""
+    """The row of the last token of each chunk that is its sequence's last, and those of its drafted tokens,
+    in the order in which chunks were given."""
     given_ends = np.empty_like(ends)
     given_ends[order] = np.where(is_last, ends, 0)
-    return given_ends[given_ends > 0] - 1
+    if not drafted:
+        return given_ends[given_ends > 0] - 1
+    rows = [
+        range(end - 1 - len(drafted.get(place, ())), end)
+        for place, end in enumerate(given_ends.tolist())
+        if end
+    ]
+    return _column([row for of_chunk in rows for row in of_chunk])
 
 
 def _scored_rows(

@@ -36,6 +36,20 @@ class Guide:
         if not self.matcher.consume_token(token):
             raise GrammarFailed(self.matcher.get_error().partition("\n")[0])
 
+    def forced(self) -> list[int]:
+        """Tokens of the only text that can follow, as the tokenizer writes it; none if there are several."""
+        return self.matcher.compute_ff_tokens()
+
+    def ahead(self, tokens: Seq[int]) -> list["Guide"]:
+        """States after each of `tokens`, up to the first that is not allowed or makes the output whole."""
+        states: list[Guide] = []
+        for token in tokens:
+            matcher = (states[-1].matcher if states else self.matcher).deep_copy()
+            if matcher.try_consume_tokens([token]) == 0 or matcher.is_stopped():
+                break
+            states.append(Guide(matcher))
+        return states
+
 
 def allowed_tokens(guides: Seq[Guide], vocab_size: int) -> NDArray[np.int32]:
     """Tokens that may come next, as bits: `[guides, vocab_size / 32, rounded up]`, lowest bit first.

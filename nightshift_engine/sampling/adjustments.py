@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.sequence import Sequence
+from ..core.sequence import SampledRow
 
 
 def mask_tokens(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
@@ -37,7 +37,7 @@ ROOM = 32
 class Penalties:
     """The counts of the sequences with penalties, as of the last `step_arrays`."""
 
-    def __init__(self, rows: Seq[int], sequences: Seq[Sequence], vocab_size: int) -> None:
+    def __init__(self, rows: Seq[int], sequences: Seq[SampledRow], vocab_size: int) -> None:
         """`rows` are those of the logits `[rows, vocabulary]` that `sequences` have."""
         self._sequences = sequences
         self._starts = [row * vocab_size for row in rows]
@@ -156,7 +156,7 @@ Entry = tuple[int, int, float]
 class Adjustments:
     """Changes to the logits of one composition of a batch."""
 
-    def __init__(self, sequences: Seq[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
+    def __init__(self, sequences: Seq[SampledRow], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self._rows = list(enumerate(sequences))
         self._vocab_size = vocab_size
         self._may_mask = any(s.guide is not None or s.thought is not None for s in sequences)
@@ -220,7 +220,7 @@ class Adjustments:
             masks = np.concatenate([masks, self._guided_masks([s for _, s in guided])])
         return {"masked_rows": np.array([row for row, _ in [*forced, *guided]]), "masks": masks}
 
-    def _guided_masks(self, sequences: Seq[Sequence]) -> NDArray[np.int32]:
+    def _guided_masks(self, sequences: Seq[SampledRow]) -> NDArray[np.int32]:
         from ..guidance.guide import allowed_tokens  # needs llguidance
 
         masks = allowed_tokens([s.guide for s in sequences if s.guide is not None], self._vocab_size)
@@ -249,12 +249,12 @@ class Adjustments:
             mask_tokens(logits, columns["masked_rows"], columns["masks"])
 
 
-def _may_be_early(sequence: Sequence) -> bool:
+def _may_be_early(sequence: SampledRow) -> bool:
     """Whether its end may have to wait. A grammar decides alone when its sequence ends."""
     return sequence.sampling.min_tokens > 0 and sequence.guide is None
 
 
-def _ends_too_early(sequence: Sequence) -> bool:
+def _ends_too_early(sequence: SampledRow) -> bool:
     """Whether the next token may not be the last: by `min_tokens`, or in a thought before a guided answer."""
     if sequence.guide is not None:
         return not sequence.is_guided_next

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.sampling_params import SamplingParams
-from ..core.sequence import Sequence
+from ..core.sequence import SampledRow
 from ..execution.attention.selection import has_triton_kernels
 from .filters import beginning, is_within, likeliest, may_look
 
@@ -125,7 +125,7 @@ _Draw = Callable[[Tensor, _Columns, list[SamplingParams]], Tensor]
 class RandomRows:
     """The rows of one composition of a batch whose tokens are drawn."""
 
-    def __init__(self, sequences: Seq[Sequence], vocab_size: int) -> None:
+    def __init__(self, sequences: Seq[SampledRow], vocab_size: int) -> None:
         random = [(row, s) for row, s in enumerate(sequences) if is_random(s.sampling)]
         random.sort(key=lambda row: _WAYS.index(_way(row[1].sampling, vocab_size)))
         self.rows = [row for row, _ in random]

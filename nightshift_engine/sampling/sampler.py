@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.request import TokenLogprobs
-from ..core.sequence import Sequence
+from ..core.sequence import SampledRow
 from ..execution.attention.selection import has_triton_kernels
 from ..execution.device.devices import to_device, to_host
 from .adjustments import Adjustments
@@ -128,16 +128,16 @@ class Sampler:
 
             compile_all(vocab_size, device)
 
-    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Sampled:
+    def sample(self, logits: Tensor, sequences: Seq[SampledRow]) -> Sampled:
         """One token per row of `logits` `[sequences, vocabulary]`, of any float dtype.
 
         The logits may be overwritten."""
         return self.choose(logits, sequences).read()
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
+    def choose(self, logits: Tensor, sequences: Seq[SampledRow], promised: Tensor | None = None) -> Choice:
         """Samples like `sample`, without waiting for the device. `promised` tokens are not yet on the
-        host.
+        host. A token drafted for a sequence has a row of its own.
         """
         batch, self._batch = self._batch, None
         if batch is None or batch.sequences != sequences or not batch.has_room:
@@ -150,7 +150,7 @@ class Sampler:
 class _Batch:
     """One composition of a batch, and its columns on the device, which hold while it stays the same."""
 
-    def __init__(self, sequences: list[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
+    def __init__(self, sequences: list[SampledRow], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self.sequences = sequences
         self._adjustments = Adjustments(sequences, eos_token_ids, vocab_size)
         self._random = RandomRows(sequences, vocab_size)

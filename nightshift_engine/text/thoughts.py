@@ -92,6 +92,10 @@ class Thought:
         return self.place is Place.ANSWER
 
     @property
+    def has_budget(self) -> bool:
+        return self._budget is not None
+
+    @property
     def may_begin(self) -> bool:
         """The next token may be of the answer, or begin a thought."""
         return self.place is Place.UNDECIDED

@@ -20,6 +20,7 @@ from nightshift_engine.execution.linears.dense import writes_float32
 from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
+from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.engine.running.test_prompt_logprobs import assert_close, reference, run, scores, scoring
 from tests.unit.engine.running.test_thoughts import said, thinking_requests
@@ -86,6 +87,20 @@ def test_thoughts_end_at_their_budgets_with_graphs_and_steps_in_flight(
 
     assert [(said(done), done.token_ids) for done in complete(engine, *requests)] == wanted
     assert all(END in token_ids[:9] for _, token_ids in wanted)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_drafted_tokens_change_no_answer_and_are_replayed_from_graphs(llama: Path, seed: int) -> None:
+    print(f"{seed=}")
+    requests = [random_request(n, random.Random(seed * 1000 + n)) for n in range(16)]
+    plain = complete(on_device(llama, attention_backend="torch", overlap_steps=False), *requests)
+    guesses = {request.id: answer.token_ids for request, answer in zip(requests, plain, strict=True)}
+
+    engine = with_guesses(on_device(llama, max_num_seqs=40), guesses, random.Random(seed))
+
+    assert [result(answer) for answer in complete(engine, *requests)] == [result(answer) for answer in plain]
+    assert engine.stats().num_accepted_tokens > 0
+    assert not any(engine.stats().eager_steps.values())
 
 
 @pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)

@@ -106,6 +106,15 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
         "Sequences that lost their slot or blocks to others",
         "it grows: more KV memory is needed",
     ),
+    "num_drafts": _counter("spec_decode_num_drafts", "Times that tokens were drafted for a sequence"),
+    "num_draft_tokens": _counter(
+        "spec_decode_num_draft_tokens", "Tokens drafted, each of which was computed"
+    ),
+    "num_accepted_tokens": _counter(
+        "spec_decode_num_accepted_tokens",
+        "Drafted tokens that the model would have sampled one by one",
+        "its share of the drafted tokens is small: drafting costs more than it saves",
+    ),
     "deferrals": _counter("prefix_deferrals", "Sequences that waited for a prefix another was computing"),
     "out_of_memory": _counter(
         "steps_out_of_memory",

@@ -163,6 +163,7 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
         max_num_batched_tokens=settings.engine_max_num_batched_tokens,
         max_model_len=settings.engine_max_model_len,
         interactive_step_budget_ms=settings.engine_interactive_step_budget_ms,
+        speculation=settings.engine_speculation,
     )
 
 

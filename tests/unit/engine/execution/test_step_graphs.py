@@ -37,6 +37,7 @@ from nightshift_engine.execution.step_layout import HostStep, lay_out
 from nightshift_engine.loading import runner as runner_module
 from nightshift_engine.loading.model import LoadedModel, load_model
 from nightshift_engine.loading.times import LoadTimes
+from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
@@ -436,6 +437,18 @@ def test_decoding_is_recorded_where_prompts_are_not(small: Path) -> None:
 
     assert sum(replays.counts) == 5
     assert_eager(engine, not_recorded=1)
+
+
+def test_steps_with_drafted_tokens_are_replayed_and_change_no_answer(small: Path) -> None:
+    requests = [Request(f"{n}", [5, 6, 7 + n], greedy(14)) for n in range(2)]
+    plain = complete(make_engine(small, attention_backend="torch", dtype="float32"), *requests)
+    guesses = {request.id: answer.token_ids for request, answer in zip(requests, plain, strict=True)}
+    rig = RunnerOf(small, max_num_seqs=6, max_num_batched_tokens=16)
+    engine = with_guesses(engine_over(rig, rig.recorded(Replays())), guesses, random.Random(3))
+
+    assert [result(answer) for answer in complete(engine, *requests)] == [result(answer) for answer in plain]
+    assert engine.stats().num_accepted_tokens > 0
+    assert_eager(engine)
 
 
 def test_a_step_larger_than_all_that_were_recorded_is_counted(small: Path) -> None:

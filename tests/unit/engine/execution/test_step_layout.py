@@ -7,6 +7,7 @@ import torch
 from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.core.speculation.rows import drafted_rows
 from nightshift_engine.execution.step_layout import lay_out
 
 BLOCK_SIZE = 4
@@ -72,6 +73,40 @@ def test_decoding_rows_of_one_prefix_lie_together_and_say_what_they_share() -> N
     assert layout.shared_tokens is not None
     assert layout.shared_tokens.tolist() == [0, 0, 4, 8, 8, 0]
     assert lay_out(chunks, BLOCK_SIZE).on(CPU).layout.shared_tokens is None
+
+
+def with_draft() -> list[Chunk]:
+    drafting, other = chunk("1", 7, 6, 1, [7, 8, 9]), chunk("2", 5, 4, 1, [20, 21])
+    drafting.draft = drafted_rows(drafting.sequence, [500, 600])
+    return [chunk("3", 9, 2, 4, [30, 31, 32]), drafting, other]
+
+
+def test_drafted_tokens_follow_their_sequence_and_have_rows_of_logits() -> None:
+    inputs = lay_out(with_draft(), BLOCK_SIZE).on(CPU)
+    layout = inputs.layout
+
+    assert inputs.input_ids.tolist() == [2004, 3002, 3003, 3004, 3005, 1006, 500, 600]
+    assert layout.positions.tolist() == [4, 2, 3, 4, 5, 6, 7, 8]
+    assert layout.slot_mapping.tolist()[5:] == [8 * 4 + 2, 8 * 4 + 3, 9 * 4]
+    assert layout.seq_lens.tolist() == [5, 6, 9]
+    assert layout.cu_seqlens_q.tolist() == [0, 1, 5, 8]
+    assert (layout.num_decodes, layout.max_query_len) == (1, 4)
+    assert inputs.logits_rows.tolist() == [5, 6, 7, 0], "in the order of the chunks"
+
+
+def test_where_shared_blocks_are_read_once_drafted_tokens_are_sequences_that_decode() -> None:
+    inputs = lay_out(with_draft(), BLOCK_SIZE, shares_prefixes=True).on(CPU)
+    layout = inputs.layout
+
+    assert inputs.input_ids.tolist() == [2004, 1006, 500, 600, 3002, 3003, 3004, 3005]
+    assert layout.positions.tolist() == [4, 6, 7, 8, 2, 3, 4, 5]
+    assert layout.slot_mapping.tolist()[:4] == [21 * 4, 8 * 4 + 2, 8 * 4 + 3, 9 * 4]
+    assert layout.seq_lens.tolist() == [5, 7, 8, 9, 6]
+    assert layout.cu_seqlens_q.diff().tolist() == [1, 1, 1, 1, 4]
+    assert layout.num_decodes == 4
+    assert layout.shared_tokens is not None
+    assert layout.shared_tokens.tolist() == [0, 0, 4, 8, 0]
+    assert inputs.logits_rows.tolist() == [1, 2, 3, 0], "in the order of the chunks"
 
 
 def test_rows_that_share_nothing_keep_their_order_by_length() -> None:

@@ -29,7 +29,8 @@ class ScriptedRunner:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("kernel launch failed")
-        rows = [self._row(chunk.sequence.next_output_index) for chunk in chunks if chunk.is_last]
+        last = [chunk for chunk in chunks if chunk.is_last]
+        rows = [self._row(row.next_output_index) for chunk in last for row in (chunk.sequence, *chunk.draft)]
         return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
 
     def clear_blocks(self, blocks: list[int]) -> None:

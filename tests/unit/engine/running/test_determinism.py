@@ -18,6 +18,7 @@ from nightshift_engine import Completion, Engine, Request, SamplingParams
 from nightshift_engine.errors import InvalidConfig, UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.running.carrying import resumed, save
+from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     VOCAB_SIZE,
@@ -54,8 +55,8 @@ NUM_REQUESTS = 12
 SCHEDULES = int(os.environ.get("SCHEDULES", "2"))
 
 Completions = dict[str, Completion]
-Bits = dict[str, list[bytes]]
-"""Per request: the logits of each output token, in order."""
+Bits = dict[str, dict[int, bytes]]
+"""Per request: the logits of each output token, by its index."""
 
 
 @pytest.fixture(autouse=True)
@@ -113,11 +114,11 @@ class Recorder:
 
     def forward(self, chunks: Any, tokens_in_flight: Any = None) -> torch.Tensor:
         logits = self._runner.forward(chunks, tokens_in_flight)
-        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
-        for sequence, row in zip(sampled, logits, strict=True):
-            rows = self._bits.setdefault(sequence.id, [])
-            assert len(rows) == sequence.num_output_tokens, f"{sequence.id} computed out of order"
-            rows.append(row.numpy().tobytes())
+        last = [chunk for chunk in chunks if chunk.is_last]
+        sampled = [(chunk.sequence.id, row) for chunk in last for row in (chunk.sequence, *chunk.draft)]
+        for (id, row), of_row in zip(sampled, logits, strict=True):
+            # Behind a drafted token that is not accepted, the row comes again.
+            self._bits.setdefault(id, {})[row.next_output_index] = of_row.numpy().tobytes()
         return logits
 
     def __getattr__(self, name: str) -> Any:
@@ -138,9 +139,12 @@ def alone(checkpoint: Path, wanted: list[Request]) -> tuple[Completions, Bits]:
     return completions, bits
 
 
-def scheduled(checkpoint: Path, wanted: list[Request], chance: random.Random) -> tuple[Completions, Bits]:
-    """All requests through one random schedule."""
+def scheduled(
+    checkpoint: Path, wanted: list[Request], chance: random.Random, answers: Completions
+) -> tuple[Completions, Bits]:
+    """All requests through one random schedule, in some of which tokens are drafted."""
     torch.set_num_threads(chance.choice([1, 2, 7]))  # of seven some always stand still
+    guesses = {id: answer.token_ids for id, answer in answers.items()} if chance.random() < 0.7 else {}
     bits: Bits = {}
     completions: Completions = {}
 
@@ -154,7 +158,7 @@ def scheduled(checkpoint: Path, wanted: list[Request], chance: random.Random) ->
             enable_prefix_reuse=chance.random() < 0.7,
         )
         Recorder(engine, bits)
-        return engine
+        return with_guesses(engine, guesses, chance) if guesses else engine
 
     engine, arriving = engine_of_any_size(), chance.sample(wanted, len(wanted))
     while arriving or engine.has_work:
@@ -178,7 +182,7 @@ def test_tokens_and_logits_are_bitwise_the_same_in_every_schedule(checkpoint: Pa
     expected, bits = alone(checkpoint, wanted)
     for schedule in range(SCHEDULES):
         print(f"seed {seed}, schedule {schedule}")
-        got, got_bits = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
+        got, got_bits = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"), expected)
         for request in wanted:
             assert got[request.id].token_ids == expected[request.id].token_ids
             assert got_bits[request.id] == bits[request.id], f"logits of {request.id} differ"

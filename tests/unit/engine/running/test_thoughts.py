@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nightshift_engine import Completion, Engine, Grammar, Request, SamplingParams
+from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
 from tests.unit.engine.tiny.decoders import (
     EOS,
@@ -220,6 +221,23 @@ def test_outputs_do_not_depend_on_overlap_preemption_or_what_they_are_batched_wi
         assert engine.stats().preemptions > 0
         assert together == alone
     assert all(END in token_ids[:9] for _, _, _, token_ids, *_ in alone)
+
+
+@pytest.mark.parametrize("budget", [None, 6])
+def test_tokens_drafted_beside_thoughts_change_no_output(thinker: Path, budget: int | None) -> None:
+    requests = [
+        replace(request, sampling=replace(request.sampling, thinking_token_budget=budget))
+        for request in thinking_requests()
+    ]
+    plain = complete(make_engine(thinker), *requests)
+    answers = {request.id: answer.token_ids for request, answer in zip(requests, plain, strict=True)}
+
+    engine = with_guesses(make_cramped_engine(thinker, num_kv_blocks=40), answers, random.Random(1))
+    drafted = complete(engine, *requests)
+
+    assert [said(answer) for answer in drafted] == [said(answer) for answer in plain]
+    assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+    assert engine.stats().num_accepted_tokens > 0
 
 
 @pytest.mark.parametrize("overlap_steps", [False, True])

@@ -34,6 +34,7 @@ NOT_LOADED = (
     "interactive_step_budget_ms",
     "group_admissions",
     "enable_prefix_reuse",
+    "speculation",
 )
 """Settings that play no part in loading a model: engines that differ in them can share one."""
 CHAT_TEMPLATE = (

@@ -1,0 +1,216 @@
+"""Drafts tokens for sequences that decode, where that pays. Decides; the engine computes and compares."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ..sequence import Sequence
+from ..steps import Chunk, StepShape, StepTimeModel, step_shape
+from .lengths import Acceptance, StepCost, draft_lengths, steps_to_rest
+from .lookup import MATCH_MAX, OwnTokens
+from .outputs import JobOutputs
+from .rows import DraftedRow, drafted_rows
+
+DRAFT_TOKENS_MAX = 16
+"""Tokens drafted for one sequence in one step."""
+CONTEXTS_MAX = 1 << 18
+"""Contexts kept of all jobs' outputs, at about 150 bytes each. The job that drafted longest ago goes."""
+STREAMS_MAX = 64
+"""Jobs, and tenants' online requests, whose acceptance is remembered."""
+TIME_SHARE_MAX = 0.01
+"""Share of the time that drafting may take while nothing comes of it."""
+REST_STEPS_MAX = 256
+LEARNED_AT_ONCE_MAX = 32
+"""Tokens of one output that its job learns in one step, the last ones: or a rest would save nothing."""
+PROBE_STEPS = 256
+"""Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
+PROBE_TOKENS = 4
+
+MATCHES = range(MATCH_MAX + 1)
+NUM_LEADS = 4  # leads of 1, 2 to 3, 4 to 7, 8 and more
+SHORT_LEADS = len(MATCHES)
+LONG_LEADS = SHORT_LEADS + NUM_LEADS
+FORCED = LONG_LEADS + NUM_LEADS
+GUESSES = (
+    *(0.3 + 0.05 * length for length in MATCHES),
+    *(0.2, 0.4, 0.6, 0.7),
+    *(0.4, 0.6, 0.75, 0.85),
+    0.95,
+)
+"""Shares of drafted tokens accepted, by kind, before any is known: by the length of a match in the sequence,
+by the lead of a candidate after a short and a long context, and by the grammar."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Tokens that may follow a sequence, and their kinds."""
+
+    tokens: Seq[int] = ()
+    kinds: Seq[int] = ()
+
+    def shares(self, acceptance: Acceptance) -> list[float]:
+        return [acceptance.shares[kind] for kind in self.kinds]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The rows of one job, or the online requests of one salt: nothing passes from one to another."""
+
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(GUESSES))
+    outputs: JobOutputs = field(default_factory=JobOutputs)
+
+
+class Speculator:
+    """Drafts from the tokens of a sequence, from the outputs of its job, and what its grammar forces."""
+
+    def __init__(self) -> None:
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
+        self._streams: OrderedDict[tuple[str, str | None], _Stream] = OrderedDict()  # the last used last
+        self._times = StepTimeModel()
+        self._attempt_s = 0.0
+        self._rest = 0
+        self._num_without = 0
+        self._kinds: dict[Sequence, Seq[int]] = {}
+        self._is_full = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step is to have drafts, for which all tokens must be known."""
+        return self._rest == 0
+
+    def draft(self, chunks: Seq[Chunk], room: int) -> list[tuple[Chunk, list[DraftedRow]]]:
+        """Drafts for sequences of a step that decode, with at most `room` tokens in all."""
+        self._kinds = {}
+        if self._rest > 0:
+            self._rest -= 1
+            return []
+        self._make_room()
+        decoding = [chunk for chunk in chunks if _decodes(chunk)]
+        proposals = [
+            (chunk, self._propose(chunk.sequence)) for chunk in decoding if chunk.sequence.may_be_drafted
+        ]
+        proposals = [(chunk, draft) for chunk, draft in proposals if draft.tokens]
+        lengths = self._lengths(step_shape(decoding), proposals)
+        drafts = []
+        for (chunk, draft), length in zip(proposals, lengths, strict=True):
+            rows = drafted_rows(chunk.sequence, draft.tokens[: min(length, room)])
+            if rows:
+                drafts.append((chunk, rows))
+                self._kinds[chunk.sequence] = draft.kinds
+                room -= len(rows)
+        self._num_without = 0 if drafts else self._num_without + bool(proposals)
+        if not drafts:
+            step_s = self._times.predict_s(step_shape(chunks))
+            self._rest = steps_to_rest(self._attempt_s, step_s, TIME_SHARE_MAX, REST_STEPS_MAX)
+        return drafts
+
+    def note_attempt(self, seconds: float) -> None:
+        """Learns what it takes to draft for a step, with what the device waited for it."""
+        self._attempt_s += 0.1 * (seconds - self._attempt_s)
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learns from the time of a step whose sequences all decode."""
+        self._times.observe(shape, seconds)
+
+    def judge(self, sequence: Sequence, num_drafted: int, num_accepted: int, *, is_rejected: bool) -> None:
+        """Learns which drafted tokens were the model's own; `is_rejected`: the one after these was not."""
+        acceptance = self._stream(sequence).acceptance
+        kinds = self._kinds[sequence]
+        for kind in kinds[:num_accepted]:
+            acceptance.note(kind, is_hit=True)
+        if is_rejected:
+            acceptance.note(kinds[num_accepted], is_hit=False)
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+
+    def _lengths(self, shape: StepShape, proposals: Seq[tuple[Chunk, _Draft]]) -> list[int]:
+        if self._num_without >= PROBE_STEPS:
+            return [PROBE_TOKENS, *[0] * len(proposals)][: len(proposals)]
+        cost = StepCost.predict(self._times, shape, self._attempt_s)
+        if cost is None:
+            return [PROBE_TOKENS] * len(proposals)
+        shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
+        return draft_lengths(shares, shape.sequences, cost)
+
+    def _propose(self, sequence: Sequence) -> _Draft:
+        """Tokens that the grammar forces, and after them the draft of which most is expected."""
+        most = min(DRAFT_TOKENS_MAX, sequence.num_tokens_max - 1 - sequence.num_tokens)
+        if most <= 0:
+            return _Draft()
+        stream = self._stream(sequence)
+        own, tokens = self._learn(sequence, stream), sequence.token_ids
+        forced = sequence.guide.forced()[:most] if sequence.guide is not None else []
+        if forced:
+            tokens, most = tokens + array("q", forced), most - len(forced)
+        drafts = [_of_own(own, tokens, most)]
+        if sequence.group is not None:
+            drafts.append(_of_job(stream.outputs, tokens, most))
+        best = max(drafts, key=lambda draft: _expected(draft.shares(stream.acceptance)))
+        return _Draft([*forced, *best.tokens], [*[FORCED] * len(forced), *best.kinds])
+
+    def _learn(self, sequence: Sequence, stream: _Stream) -> OwnTokens:
+        """Takes in the tokens that have come since; returns the sequence's own."""
+        if sequence.lookup is None:
+            sequence.lookup = OwnTokens()
+        own: OwnTokens = sequence.lookup
+        if sequence.group is not None:
+            num_tokens = len(sequence.token_ids)
+            start = max(own.num_taken, sequence.num_prompt_tokens, num_tokens - LEARNED_AT_ONCE_MAX)
+            stream.outputs.learn(sequence.token_ids, start, is_full=self._is_full)
+        own.extend(sequence.token_ids)
+        return own
+
+    def _make_room(self) -> None:
+        """Lets jobs go until there is room for contexts. The last one keeps its own, and takes no more."""
+        kept = sum(len(stream.outputs) for stream in self._streams.values())
+        while kept >= CONTEXTS_MAX and len(self._streams) > 1:
+            _, stream = self._streams.popitem(last=False)
+            kept -= len(stream.outputs)
+        self._is_full = kept >= CONTEXTS_MAX
+
+    def _stream(self, sequence: Sequence) -> _Stream:
+        key = (sequence.request.cache_salt, sequence.group)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream()
+            if len(self._streams) > STREAMS_MAX:
+                self._streams.popitem(last=False)
+        self._streams.move_to_end(key)
+        return stream
+
+
+def _decodes(chunk: Chunk) -> bool:
+    return chunk.num_tokens == 1 and chunk.is_last and not chunk.sequence.num_promised
+
+
+def _of_own(own: OwnTokens, tokens: array[int], most: int) -> _Draft:
+    followed = own.follow(tokens, most)
+    if followed is None:
+        return _Draft()
+    length, drafted = followed
+    return _Draft(drafted, [min(length + n, MATCH_MAX) for n in range(len(drafted))])
+
+
+def _of_job(outputs: JobOutputs, tokens: array[int], most: int) -> _Draft:
+    followed = [*islice(outputs.follow(tokens), most)]
+    return _Draft(
+        [token for token, _, _ in followed], [_kind(is_long, lead) for _, is_long, lead in followed]
+    )
+
+
+def _kind(is_long: bool, lead: int) -> int:
+    return (LONG_LEADS if is_long else SHORT_LEADS) + min(lead.bit_length(), NUM_LEADS) - 1
+
+
+def _expected(shares: Seq[float]) -> float:
+    """Tokens that will be accepted."""
+    expected, chance = 0.0, 1.0
+    for share in shares:
+        chance *= share
+        expected += chance
+    return expected
