@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from ..errors import IncompatibleState, InvalidState
@@ -30,6 +30,10 @@ class MadeBy:
     attention_backend: str
     kv_cache_dtype: str
     deterministic: bool
+
+    def with_adapter(self, name: str, digest: str) -> MadeBy:
+        """The same of a request with this adapter."""
+        return replace(self, model_id=name, model_digest=f"{self.model_digest}+{digest}")
 
     def accepts(self, other: MadeBy) -> bool:
         """Whether what `other` began continues here exactly. Raises `IncompatibleState`."""
@@ -102,6 +106,8 @@ class Request:
     output_kind: OutputKind = "delta"
     """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
     `Engine.generated` reads what it has before."""
+    adapter: str | None = None
+    """The name of the LoRA adapter that it runs with. None: the model as it is."""
     source_token_ids: Sequence[int] = ()
     """The text that the encoder of an encoder-decoder reads. Its decoder reads the prompt first."""
 

@@ -85,9 +85,12 @@ class EngineHistograms:
         self.tokens_per_step.observe(num_tokens)
 
 
-EagerReason = Literal["turned_off", "attention_backend", "encoder_decoder", "not_recorded", "too_large"]
+EagerReason = Literal[
+    "turned_off", "attention_backend", "encoder_decoder", "not_recorded", "too_large", "adapters"
+]
 """The reason why a step on CUDA ran kernel by kernel: `cuda_graphs` is off; neither this attention back end
-nor an encoder-decoder can be recorded; recording failed, as the log says; it is larger than any recorded."""
+nor an encoder-decoder can be recorded; recording failed, as the log says; it is larger than any recorded; it
+has adapters, and steps are recorded without."""
 EAGER_REASONS: tuple[EagerReason, ...] = get_args(EagerReason)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.batcher import Chunk
 from ..core.sequence import Sequence
+from .decoder.adapters.rows import AdapterRows, HostAdapterRows, group_rows
 from .device.devices import to_device
 
 
@@ -70,6 +71,8 @@ class StepInputs:
     """int64: rows whose token is only promised; `input_ids` holds 0 there."""
     promised_sources: Tensor
     """int64: where each of them is among the tokens that the step before sampled."""
+    adapted: AdapterRows | None = None
+    """The rows that adapters change. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class HostStep:
     num_decodes: int
     max_query_len: int
     max_seq_len: int
+    adapted: HostAdapterRows | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -105,7 +109,8 @@ class HostStep:
         if self.shared_tokens is not None:
             arrays["shared_tokens"] = self.shared_tokens
         sizes = (self.num_tokens, self.num_decodes, self.max_query_len, self.max_seq_len)
-        return inputs_of(to_device(arrays, device), *sizes)
+        inputs = inputs_of(to_device(arrays, device), *sizes)
+        return inputs if self.adapted is None else replace(inputs, adapted=self.adapted.on(device))
 
 
 _ARRAYS = (
@@ -144,11 +149,21 @@ def inputs_of(
         )
     )
     layout = replace(layout, other_groups=tuple(others)) if others else layout
-    return StepInputs(layout, *(tensors[name] for name in StepInputs.__slots__ if name != "layout"))
+    return StepInputs(
+        layout,
+        input_ids=tensors["input_ids"],
+        logits_rows=tensors["logits_rows"],
+        promised_rows=tensors["promised_rows"],
+        promised_sources=tensors["promised_sources"],
+    )
 
 
-def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False) -> HostStep:
-    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says."""
+def lay_out(
+    chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False, has_adapters: bool = False
+) -> HostStep:
+    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says. `has_adapters`: some of
+    them may have one.
+    """
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
@@ -185,6 +200,9 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
         num_decodes=num_decodes,
         max_query_len=int(counts.max()),
         max_seq_len=max_seq_len,
+        adapted=group_rows([sequence.adapter_slot for sequence in sequences], counts)
+        if has_adapters
+        else None,
     )
 
 

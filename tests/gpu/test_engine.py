@@ -21,11 +21,14 @@ from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
+from tests.unit.engine.tiny.adapters import merged, save_adapter
 from tests.unit.engine.tiny.decoders import (
     complete,
     engine_config,
     greedy,
     load_engine,
+    random_prompts,
+    reference_greedy,
     save_model,
 )
 
@@ -151,3 +154,31 @@ def test_a_llama_is_written_out(llama: Path, dtype: str) -> None:
 def test_products_of_bfloat16_are_written_as_float32() -> None:
     """Else every one is rounded, and copied or added by a kernel of its own."""
     assert writes_float32(torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_adapters_in_one_batch_have_the_text_of_their_merged_models(
+    llama: Path, tmp_path: Path, overlap_steps: bool
+) -> None:
+    """More of them than slots, so that some are loaded while a step that reads another is in flight."""
+    adapters = tuple(save_adapter(tmp_path / f"{seed}", llama, seed=seed) for seed in range(3))
+    prompts = random_prompts(6)
+    models = {
+        adapter.name: merged(llama, adapter, 6 / 4, tmp_path / f"m{adapter.name}") for adapter in adapters
+    }
+    wanted = {name: reference_greedy(model, prompts, 16) for name, model in ({None: llama} | models).items()}
+    engine = on_device(llama, adapters=adapters, max_loras=2, overlap_steps=overlap_steps)
+
+    done = complete(
+        engine,
+        *(
+            Request(f"{number} {name}", prompt, greedy(16), adapter=name)
+            for number, prompt in enumerate(prompts)
+            for name in wanted
+        ),
+    )
+
+    assert [completion.token_ids for completion in done] == [
+        wanted[name][number] for number in range(len(prompts)) for name in wanted
+    ]
+    assert engine.stats().eager_steps["adapters"] > 0

@@ -51,7 +51,8 @@ TOKENS_PER_STEP: Final = HistogramFamily(
 EAGER_STEPS: Final = CounterFamily(
     name="nightshift_engine_eager_steps_total",
     help="Steps on CUDA that ran kernel by kernel and not as a graph: `turned_off`, `attention_backend` and "
-    "`encoder_decoder` (neither can be one), `not_recorded` (the log says why), `too_large`",
+    "`encoder_decoder` (neither can be one), `not_recorded` (the log says why), `too_large`, "
+    "`adapters` (steps with adapters are not recorded)",
     labels=("model", "reason"),
     process=Process.WORKER,
     closer="it grows: such a step takes as long as its kernels' launches from Python",
