@@ -93,6 +93,11 @@ class TextServer(ModelServer):
         self._engine = engine
         self._defaults = defaults
         self._cache_groups = cache_groups
+        digests = engine.limits.adapters
+        self.adapters = {
+            name: replace(model, id=name, revision=f"{model.revision}+{digest}", parent=model.id)
+            for name, digest in digests.items()
+        }
         self._running: dict[str, _Running] = {}  # by inference id
         self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
         self._interactive: set[str] = set()  # those of that class, by inference id
@@ -101,6 +106,11 @@ class TextServer(ModelServer):
     @property
     def made_by(self) -> JsonObject:
         return asdict(self._engine.made_by)
+
+    def made_by_of(self, model_id: str) -> JsonObject:
+        digest = self._engine.limits.adapters.get(model_id)
+        made_by = self._engine.made_by
+        return asdict(made_by if digest is None else made_by.with_adapter(model_id, digest))
 
     def submit(self, inference: Inference) -> None:
         request = inference.request
@@ -219,6 +229,7 @@ class TextServer(ModelServer):
                 flow=inference.tenant_id,
                 cache_salt=self._cache_groups.salt_of(inference.tenant_id),
                 grammar=grammar,
+                adapter=request.model if request.model in self.adapters else None,
                 output_kind="delta" if inference.is_streamed else "final_only",
             )
             for choice, id in enumerate(ids)
@@ -246,7 +257,7 @@ class TextServer(ModelServer):
         """The tokens an earlier attempt generated of each choice; none if they cannot be continued here."""
         carry_over = inference.carry_over
         if carry_over is not None:
-            why_not = self._why_not(carry_over, sequences)
+            why_not = self._why_not(inference, carry_over, sequences)
             if why_not is None:
                 return carry_over.choices
             log.info(
@@ -255,7 +266,9 @@ class TextServer(ModelServer):
             )
         return [ChoiceSoFar() for _ in sequences]
 
-    def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
+    def _why_not(
+        self, inference: Inference, carry_over: CarryOver, sequences: Sequence[EngineRequest]
+    ) -> str | None:
         """The reason why the carry-over cannot be continued here; None if it can."""
         misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
         if misfit is not None:
@@ -265,7 +278,8 @@ class TextServer(ModelServer):
                 self._engine.check(_resumed(sequence, so_far))  # all choices, before the first is added
             if carry_over.made_by is None:
                 return None
-            is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
+            ours = MadeBy.from_json(self.made_by_of(inference.request.model))
+            is_exact = ours.accepts(MadeBy.from_json(carry_over.made_by))
         except EngineRefusal as error:
             return str(error)
         if not is_exact:
