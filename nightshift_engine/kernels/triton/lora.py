@@ -28,7 +28,7 @@ WEIGHTS_AT_ONCE = 4096
 def add_adapters(
     x: Tensor,  # [.., inputs]
     a: Tensor,  # [slots, parts * rank, inputs]
-    b: Tensor,  # [slots, rank, outputs]
+    b: Tensor,  # [slots, blocks, rank, 16]: a block has outputs of one part
     part_ends: Sequence[int],  # the output behind each part
     ranks: Tensor,  # [slots], int32; 0: the slot's adapter leaves the layer as it is
     rows: Tensor,  # [rows], int32: of x and out, those of one slot together
@@ -39,7 +39,8 @@ def add_adapters(
     """Adds `factor` times what the adapters make of their rows of `x` to those of `out`."""
     assert x.stride(1) == 1, "elements of a row must lie together"
     assert out.stride(1) == 1, "elements of a row must lie together"
-    rank, inputs, outputs = b.shape[1], a.shape[2], b.shape[2]
+    _, blocks, rank, in_block = b.shape
+    inputs = a.shape[2]
     shrunk = torch.empty(len(rows), a.shape[1], dtype=torch.float32, device=x.device)
     padded = max(DOT_ROWS_MIN, int(triton.next_power_of_2(rank)))
     constants = {"RANK": rank, "PARTS": len(part_ends), "RANK_PADDED": padded, "ROWS": TILE_ROWS}
@@ -48,11 +49,14 @@ def add_adapters(
         INPUTS=inputs, COLUMNS=min(INPUTS_AT_ONCE, WEIGHTS_AT_ONCE // padded), num_warps=4, **constants,
     )  # fmt: skip
     columns = min(OUTPUTS_PER_PROGRAM, WEIGHTS_AT_ONCE // padded)
+    first = 0
     for part, (begin, end) in enumerate(pairwise((0, *part_ends))):
         _expand[(len(tiles), triton.cdiv(end - begin, columns))](
             shrunk, b, ranks, rows, tiles, out, out.stride(0), factor,
-            PART=part, BEGIN=begin, END=end, OUTPUTS=outputs, COLUMNS=columns, num_warps=4, **constants,
+            PART=part, BEGIN=begin, END=end, FIRST_BLOCK=first, BLOCKS=blocks, IN_BLOCK=in_block,
+            COLUMNS=columns, num_warps=4, **constants,
         )  # fmt: skip
+        first += triton.cdiv(end - begin, in_block)
 
 
 @triton.jit
@@ -111,7 +115,9 @@ def _expand(
     PART: tl.constexpr,
     BEGIN: tl.constexpr,
     END: tl.constexpr,
-    OUTPUTS: tl.constexpr,
+    FIRST_BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    IN_BLOCK: tl.constexpr,
     RANK: tl.constexpr,
     PARTS: tl.constexpr,
     RANK_PADDED: tl.constexpr,
@@ -125,21 +131,22 @@ def _expand(
     if tl.load(ranks + slot) == 0:
         return
     places, r = tl.arange(0, ROWS), tl.arange(0, RANK_PADDED)
-    columns = BEGIN + tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_row, is_rank, is_column = places < count, r < RANK, columns < END
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    is_row, is_rank, is_column = places < count, r < RANK, columns < END - BEGIN
     row = tl.load(rows + first + places, mask=is_row, other=0).to(tl.int64)
     given = tl.load(
         shrunk + (first + places)[:, None] * (PARTS * RANK) + PART * RANK + r[None, :],
         mask=is_row[:, None] & is_rank[None, :],
         other=0.0,
     )
+    blocks = slot * BLOCKS + FIRST_BLOCK + columns // IN_BLOCK
     w = tl.load(
-        b + (slot * RANK + r)[:, None] * OUTPUTS + columns[None, :],
+        b + (blocks[None, :] * RANK + r[:, None]) * IN_BLOCK + (columns % IN_BLOCK)[None, :],
         mask=is_rank[:, None] & is_column[None, :],
         other=0.0,
     )
     y = dot(given, w.to(tl.float32)) * factor
-    to = out + row[:, None] * stride_out + columns[None, :]
+    to = out + row[:, None] * stride_out + BEGIN + columns[None, :]
     mask = is_row[:, None] & is_column[None, :]
     before = tl.load(to, mask=mask, other=0.0).to(tl.float32)
     tl.store(to, (before + y).to(out.dtype.element_ty), mask=mask)

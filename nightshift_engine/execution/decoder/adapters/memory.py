@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .targets import Place, Target
+
+BLOCK_OUTPUTS = 16
+"""Outputs that lie together in a slot: numbers of one register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,16 @@ class PlaceMemory:
         self.rank = rank
         """The most that a part has in a slot."""
         inputs = self.targets[0].in_features
-        ends = [target.first + target.out_features for target in self.targets]
-        self.a = torch.zeros(slots, len(ends) * rank, inputs, dtype=dtype, device=device)
-        self.b = torch.zeros(slots, rank, ends[-1], dtype=dtype, device=device)
-        """Column j belongs to a part, for which `a` has `rank` rows."""
-        self.ends = torch.tensor(ends, dtype=torch.int64, device=device)
-        """int64 `[parts]`: the column behind each part."""
-        self.part_ends = ends
+        self.part_ends = [target.first + target.out_features for target in self.targets]
+        """The output behind each part."""
+        blocks = accumulate(-(-target.out_features // BLOCK_OUTPUTS) for target in self.targets)
+        self._block_ends = list(blocks)
+        self.ends = torch.tensor([*zip(self._block_ends, self.part_ends, strict=True)])
+        """int64 `[parts, 2]`: the block behind each part, and the output. On the host."""
+        self.a = torch.zeros(slots, len(self.targets) * rank, inputs, dtype=dtype, device=device)
+        self.b = torch.zeros(slots, self._block_ends[-1], rank, BLOCK_OUTPUTS, dtype=dtype, device=device)
+        """Outputs by blocks, so that kernels read memory in its order. A block is of one part, whose rows of
+        `a` it reads."""
         self.ranks = torch.zeros(slots, dtype=torch.int32, device=device)
         """int32 `[slots]`: 0 where the slot's adapter leaves the layer as it is."""
         self._changed_by: set[int] = set()
@@ -60,8 +68,10 @@ class PlaceMemory:
         for part, low_rank in by_part.items():
             target, rank = self.targets[part], low_rank.rank
             outputs = low_rank.b if target.order is None else low_rank.b[target.order]
+            outputs = F.pad(outputs, (0, 0, 0, -len(outputs) % BLOCK_OUTPUTS))
             a[part, :rank] = low_rank.a.to(a)
-            b[:rank, target.first : target.first + target.out_features] = outputs.T.to(b)
+            end, blocks = self._block_ends[part], outputs.view(-1, BLOCK_OUTPUTS, rank).transpose(1, 2)
+            b[end - len(blocks) : end, :rank] = blocks.to(b)
 
 
 class AdapterMemory:

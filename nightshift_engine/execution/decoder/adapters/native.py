@@ -20,10 +20,7 @@ class _LoraCall(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in ("x", "a", "b", "out", "shrunk", "rows", "tiles", "ranks", "ends")
         ),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("num_tiles", "parts", "rank", "k", "n", "x_stride", "out_stride")
-        ),
+        *((name, ctypes.c_int64) for name in ("num_tiles", "parts", "rank", "k", "x_stride", "out_stride")),
         *((name, ctypes.c_int32) for name in ("is_bfloat16", "out_is_bfloat16")),
         ("factor", ctypes.c_float),
     )
@@ -57,7 +54,6 @@ def add_adapters(
         parts=len(memory.part_ends),
         rank=memory.rank,
         k=memory.a.shape[2],
-        n=memory.b.shape[2],
         x_stride=x.stride(0),
         out_stride=out.stride(0),
         is_bfloat16=x.dtype == torch.bfloat16,

@@ -146,16 +146,17 @@ def test_outputs_of_one_layer_lie_in_its_packed_order() -> None:
     memory = PlaceMemory(targets_of([12], 6, order), 1, 8, torch.float32, CPU)
     low_rank = LowRank(drawn(2, 6), drawn(12, 2))
     memory.put(0, {0: low_rank})
-    assert torch.equal(memory.b[0, :2].T, low_rank.b[order])
+    [block] = memory.b[0]
+    assert torch.equal(block[:2, :12].T, low_rank.b[order])
 
 
 def test_what_a_slot_had_before_is_gone() -> None:
     memory = PlaceMemory(targets_of([8, 8], 6), 1, 8, torch.float32, CPU)
     memory.put(0, {0: LowRank(drawn(5, 6), drawn(8, 5)), 1: LowRank(drawn(5, 6), drawn(8, 5))})
     memory.put(0, {1: LowRank(drawn(2, 6), drawn(8, 2))})
-    assert not memory.b[0, :, :8].any()
+    assert not memory.b[0, 0].any()
     assert not memory.a[0, :8].any()
-    assert not memory.b[0, 2:].any()
+    assert not memory.b[0, 1, 2:].any()
     memory.put(0, {})
     assert not memory.is_changed
 

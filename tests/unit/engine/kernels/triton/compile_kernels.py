@@ -107,7 +107,7 @@ def launch_adapters(inputs: Inputs, rank: int) -> None:
     """Launches the kernels of adapters of queries, keys and values."""
     dtype, ends, slots = inputs.q.dtype, (512, 768, 1024), torch.ones(4, dtype=torch.int32)
     x, out = torch.zeros(5, 512, dtype=dtype), torch.zeros(5, 1024)
-    a, b = torch.zeros(4, 3 * rank, 512, dtype=dtype), torch.zeros(4, rank, 1024, dtype=dtype)
+    a, b = torch.zeros(4, 3 * rank, 512, dtype=dtype), torch.zeros(4, 64, rank, 16, dtype=dtype)
     tiles = torch.tensor([[0, 0, 5]], dtype=torch.int32)
     lora.add_adapters(x, a, b, ends, slots, torch.arange(5, dtype=torch.int32), tiles, out, 1.0)
 
