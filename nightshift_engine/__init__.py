@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .checkpoint.files import HUB_FILES, HUB_FILES_IGNORED
-from .core.config import EngineConfig
+from .core.config import AdapterPath, EngineConfig
 from .core.live_request import RequestLimits
 from .core.request import Completion, MadeBy, Output, PromptLogprobs, Request, RequestTimes, TokenLogprobs
 from .core.sampling_params import SamplingParams
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HUB_FILES",
     "HUB_FILES_IGNORED",
+    "AdapterPath",
     "ClassHistograms",
     "Completion",
     "EncoderStats",

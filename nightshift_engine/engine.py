@@ -10,6 +10,7 @@ import threading
 import time
 from array import array
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -29,7 +30,7 @@ from .core.sequence import SampledRow, Sequence
 from .core.speculation.speculator import Speculator
 from .core.stats import EAGER_REASONS, EngineHistograms, EngineStats
 from .core.steps import StepShape, step_shape
-from .errors import DuplicateRequest, GrammarFailed
+from .errors import DuplicateRequest, GrammarFailed, UnsupportedAdapter
 from .execution.device.devices import DeviceMemory, on_device
 from .execution.model_runner import is_out_of_memory
 from .loading.model import LoadedModel, load_model
@@ -75,6 +76,17 @@ class Runner(Protocol):
         """Raises what makes the logits given so far worthless, if there is something."""
 
 
+class AdapterLoader(Protocol):
+    """The adapters of a model; `loading.adapters.Adapters` are the real ones."""
+
+    num_slots: int
+    digests: Mapping[str, str]
+    """Digests that tell the numbers of adapters apart, by name."""
+
+    def put(self, slot: int, name: str) -> None:
+        """Loads an adapter into a slot, in place of what was there. Raises `UnsupportedAdapter`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Launched:
     """A step that the device computes."""
@@ -114,6 +126,7 @@ class Engine:
         device: torch.device = CPU,
         windows: tuple[int | None, ...] = (None,),
         roofline: Roofline | None = None,
+        adapters: AdapterLoader | None = None,
     ) -> None:
         """`windows` are those of the model's groups of layers (`KvGroups`)."""
         self.tokenizer = tokenizer
@@ -131,10 +144,16 @@ class Engine:
             step_budget_ms=config.interactive_step_budget_ms,
             windows=windows,
             admits_in_groups=is_cuda if groups is None else groups,
+            num_adapter_slots=0 if adapters is None else adapters.num_slots,
         )
+        self._adapters = adapters
         self._tables = self._batcher.tables
         self.limits = RequestLimits(
-            model, BlockDemand(windows, pool.block_size), pool.num_blocks, pool.block_size
+            model,
+            BlockDemand(windows, pool.block_size),
+            pool.num_blocks,
+            pool.block_size,
+            {} if adapters is None else adapters.digests,
         )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
@@ -197,7 +216,10 @@ class Engine:
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
         windows = groups.windows
-        engine = cls(runner, model.tokenizer, facts, pool, config, model.device, windows, model.roofline)
+        engine = cls(
+            *(runner, model.tokenizer, facts, pool, config, model.device, windows, model.roofline),
+            adapters=model.adapters,
+        )
         engine._sampler.compile_kernels(facts.vocab_size, model.device)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
@@ -255,6 +277,7 @@ class Engine:
                 num_tokens_max=limit,
                 num_groups=self._tables.num_groups,
                 block_size=self._pool.block_size,
+                adapter_digest=self._adapter_digest(request),
             )
             sequence.block_digests = digests
             sequence.thought = thought
@@ -280,7 +303,7 @@ class Engine:
             self._take_compiled()
         if self._speculator is not None and self._speculator.is_due:
             self._settle()  # tokens are drafted after those that are known
-        chunks = self._batcher.plan()
+        chunks = self._load_adapters(self._batcher.plan())
         if self._speculator is not None and chunks:
             self._draft(self._speculator, chunks)
         launched = self._try_launch(chunks) if chunks else None
@@ -341,8 +364,11 @@ class Engine:
         if not self._reuses_prefixes:
             return []
         token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
-        root = salted(self._pool.root_digest, request.cache_salt)
+        root = salted(self._pool.root_digest, request.cache_salt, self._adapter_digest(request))
         return chain_digests(root, token_ids, self._pool.block_size)
+
+    def _adapter_digest(self, request: Request) -> str:
+        return "" if request.adapter is None else self.limits.adapters[request.adapter]
 
     def _new_thought(self, request: Request) -> Thought | None:
         """The state of a request whose output may begin with a thought; None: it is all answer."""
@@ -367,6 +393,23 @@ class Engine:
     def _take_outbox(self) -> list[Output]:
         outputs, self._outbox = self._outbox, []
         return outputs
+
+    def _load_adapters(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Loads the adapters that have got a slot; one that cannot be ends the sequences that would run with
+        it, whose chunks are left out.
+        """
+        for name, slot in self._batcher.adapters.take_new().items():
+            assert self._adapters is not None, "a sequence has an adapter"
+            try:
+                with on_device(self._device):
+                    self._adapters.put(slot, name)
+            except UnsupportedAdapter as error:
+                for sequence in self._batcher.running:
+                    if sequence.adapter == name:
+                        self._outbox.append(self._fail(self._live[sequence.id], str(error)))
+                self._batcher.adapters.forget(name)
+                chunks = [chunk for chunk in chunks if chunk.sequence.adapter != name]
+        return chunks
 
     def _draft(self, speculator: Speculator, chunks: list[Chunk]) -> None:
         """Adds drafted tokens to the chunks of a step just planned."""

@@ -4,6 +4,7 @@
     ├── InvalidConfig          the engine was asked to be something it cannot be
     ├── ModelLoadFailed        files are missing, broken or not safetensors
     ├── UnsupportedModel       the model loads, but we would compute it wrongly
+    ├── UnsupportedAdapter     an adapter does not go with the model, or its files are broken
     ├── RankLost               a process that computes a part of the model has ended; so has the engine
     ├── EncodeQueueFull        too many inputs wait in an encoder engine
     └── InvalidRequest         one request is wrong; the engine is fine
@@ -40,6 +41,15 @@ class UnsupportedModel(EngineError):
     def __init__(self, model: str, reason: str) -> None:
         super().__init__(f"model {model!r} is not supported: {reason}")
         self.model = model
+        self.reason = reason
+
+
+class UnsupportedAdapter(EngineError):
+    """An adapter cannot be used with its base, for the reason given."""
+
+    def __init__(self, adapter: str, reason: str) -> None:
+        super().__init__(f"adapter {adapter!r} cannot be used: {reason}")
+        self.adapter = adapter
         self.reason = reason
 
 
@@ -95,6 +105,13 @@ class DuplicateRequest(InvalidRequest):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {request_id!r} is already in the engine")
+
+
+class UnknownAdapter(InvalidRequest):
+    """The engine has no adapter of this name."""
+
+    def __init__(self, adapter: str, model: str) -> None:
+        super().__init__(f"model {model!r} has no adapter {adapter!r}")
 
 
 class InvalidState(InvalidRequest):

@@ -414,7 +414,8 @@ class Runtime:
 
     def _report_ready(self) -> None:
         lazy = self._models.lazy
-        models = [*(server.model for server in self._models), *(model.model for model in lazy.values())]
+        loaded = [model for server in self._models for model in server.models]
+        models = [*loaded, *(model.model for model in lazy.values())]
         self._registration.open(models, self._models.warm if lazy else None)
         if not self._shutdown.is_draining:
             self._heartbeat.state = WorkerState.READY

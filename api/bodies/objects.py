@@ -288,10 +288,14 @@ class DeadLetterPage(ListEnvelope):
 
 
 class ModelObject(BaseModel):
+    """`parent`: the model that an adapter changes; `root`: that, or the model itself."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: str | None
     kind: ModelKind
     context_length: int | None
 

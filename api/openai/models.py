@@ -34,6 +34,8 @@ def _model_json(model: ServedModel) -> JsonObject:
         "object": "model",
         "created": seconds(model.created_at) or 0,
         "owned_by": OWNER,
+        "root": model.parent or model.id,
+        "parent": model.parent,
         "kind": model.kind,
         "context_length": model.context_length,
     }

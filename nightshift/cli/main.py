@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nightshift.cli import conformance, dlq, jobs, webhooks, workers
+from nightshift.cli import conformance, dlq, jobs, models, webhooks, workers
 from nightshift.cli.admin import audit, keys, tenants, usage
 from nightshift.cli.bulk import run
 from nightshift.cli.doctor.command import doctor
@@ -41,6 +41,7 @@ app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.command("usage")(usage.usage)
 app.command("audit")(audit.audit)
+app.add_typer(models.app, name="models")
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("top")(top.top)

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,41 @@ _HUB_ID: Final = re.compile(
 _PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")  # files of image models
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _INDEX: Final = "model.safetensors.index.json"
+_ADAPTER: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.:-]{0,127})=(?P<base>[^+]+)\+(?P<path>.+)")
+_ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as the operator named it: `NAME=BASE+PATH`. `base` is a model's path, hub id or id."""
+
+    name: str
+    base: str
+    path: str
+
+    @classmethod
+    def read(cls, reference: str) -> "Adapter | None":
+        """The adapter that a reference names. None: it names a model."""
+        match = _ADAPTER.fullmatch(reference)
+        return None if match is None or os.path.exists(reference) else cls(**match.groupdict())
+
+    @property
+    def reference(self) -> str:
+        """The name that a worker is given."""
+        path = Path(self.path).expanduser().absolute()
+        return f"{self.name}={model_id(self.base)}+{path}"
+
+
+def split_adapters(references: Iterable[str]) -> tuple[tuple[str, ...], tuple[Adapter, ...]]:
+    """The models among what the operator named, and the adapters."""
+    models, adapters = list[str](), list[Adapter]()
+    for reference in references:
+        adapter = Adapter.read(reference)
+        if adapter is None:
+            models.append(reference)
+        else:
+            adapters.append(adapter)
+    return tuple(models), tuple(adapters)
 
 
 @dataclass(frozen=True)
@@ -25,10 +60,13 @@ class Checkpoint:
     name: str
     is_hub_id: bool
     directory: Path | None
+    adapter: Adapter | None = None  # that this is, in place of a model
 
     @property
     def reference(self) -> str:
         """The name that a worker is given: an absolute path, or the hub id and its revision."""
+        if self.adapter is not None:
+            return self.adapter.reference
         return self.name if self.is_hub_id else str(self.directory)
 
     @property
@@ -37,10 +75,13 @@ class Checkpoint:
 
 
 def model_id(reference: str) -> str:
-    """A model's name in the API: its hub id without a revision, or the last part of its path.
+    """A model's name in the API: its hub id without a revision, or the last part of its path; of an adapter
+    the name that it is given.
 
     Links are not followed, so a link can rename a model. The API and the worker share this rule.
     """
+    if (adapter := Adapter.read(reference)) is not None:
+        return adapter.name
     path = Path(reference).expanduser()
     is_path = reference.startswith(("/", ".", "~")) or path.exists()
     return Path(os.path.abspath(path)).name if is_path else hub_id(reference)[0]
@@ -81,6 +122,8 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
 
     `may_download`: a hub id need not be in the hub's cache yet.
     """
+    if (adapter := Adapter.read(name)) is not None:
+        return _adapter(name, adapter)
     path = Path(name).expanduser()
     if path.is_dir():
         missing = list(problems(path))
@@ -96,6 +139,20 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
     if _HUB_ID.fullmatch(name) is None:
         raise ConfigurationError(f"there is no model at {path.absolute()}", param="model")
     return _on_the_hub(name, may_download)
+
+
+def _adapter(name: str, adapter: Adapter) -> Checkpoint:
+    path = Path(adapter.path).expanduser()
+    absent = [file for file in _ADAPTER_FILES if not (path / file).is_file()]
+    if absent:
+        raise ConfigurationError(
+            f"adapter {adapter.name}: {path} has no {' and no '.join(absent)}; name the directory that PEFT "
+            "has saved it in, with safe_serialization",
+            param="model",
+        )
+    if "," in adapter.reference:
+        raise ConfigurationError(f"{path}: a comma in an adapter's path is not supported", param="model")
+    return Checkpoint(name, False, path.absolute(), adapter)
 
 
 def problems(directory: Path) -> Iterator[str]:

@@ -59,3 +59,4 @@ class Model:
     output_sizes: OutputSizes | None = None  # None: not known
     created_at: datetime | None = None  # first registered
     position: int = 0  # place in the worker's list; GET /v1/models keeps this order
+    parent: str | None = None  # the model that an adapter changes; None: it is no adapter

@@ -28,6 +28,11 @@ class ServedModel:
     created_at: datetime | None = None
     registered: Model | None = None
 
+    @property
+    def parent(self) -> str | None:
+        """The model that an adapter changes. None: it is none, or none that has been registered."""
+        return None if self.registered is None else self.registered.parent
+
     def serves(self, endpoint: str) -> bool:
         """Whether it serves the endpoint; an unregistered model is assumed to serve every one."""
         return self.kind is None or self.kind in endpoints.get(endpoint).model_kinds

@@ -490,7 +490,8 @@ class SchedulerSettings(RowSettings):
 class WorkerSettings(RowSettings, PriceSettings):
     models: Words = ()
     """Models that a worker serves without `--model`: local paths or hub ids, `org/model@COMMIT` for one
-    revision. The API and the scheduler accept them before a worker has registered."""
+    revision, and LoRA adapters of these as `NAME=MODEL+PATH`. The API and the scheduler accept them before a
+    worker has registered."""
     lazy_models: Words = ()
     """Models that a worker loads when work waits for them."""
     model_residency_s: SecondsOrNone = 60.0
@@ -541,6 +542,8 @@ class WorkerSettings(RowSettings, PriceSettings):
     layer; docs/gpus.md says of which models."""
     engine_max_num_seqs: Count = 128
     """Sequences that run at once."""
+    engine_max_loras: Count = 16
+    """LoRA adapters of a model on the device at a time, at most as many as there are."""
     engine_num_kv_blocks: Count | None = None
     """KV blocks of each text model, instead of its part of the memory."""
     engine_max_num_batched_tokens: Count = 1024

@@ -625,6 +625,7 @@ model = Table(
     Column("output_sizes", JSON(none_as_null=True)),  # None: not known
     Column("position", Integer, nullable=False, default=0),
     Column("created_at", UtcTimestamp, nullable=False),
+    Column("parent", String(255)),  # the model that an adapter changes
 )
 
 leadership = Table(

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Sequence as Seq
 
+from .adapter_slots import AdapterSlots
 from .kv_blocks import BlockPool
 from .kv_tables import KvTables
 from .order import FairTurns, WaitingQueue
@@ -34,6 +35,8 @@ class Batcher:
       - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
         most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
         wide. The caller sees to it that each fits alone;
+      - a sequence whose adapter has no slot lets a bounded number of others pass, then none of its class,
+        until one is free: adapters that run lose theirs to a more urgent class alone;
       - of the prompts of one class, running and waiting, the next is of the flow that has had least;
       - a flow whose turn it is gets a slot from one of its class that runs at least two sequences more, at
         the next step. The first of a flow never yields, so each flow advances; one that lost blocks so
@@ -51,6 +54,7 @@ class Batcher:
         step_budget_ms: float | None = None,
         windows: tuple[int | None, ...] = (None,),
         admits_in_groups: bool = False,
+        num_adapter_slots: int = 0,
     ) -> None:
         """`windows` are those of the groups of layers, in the order of `KvGroups`.
 
@@ -68,6 +72,7 @@ class Batcher:
         self._turns = [FairTurns() for _ in PRIORITY_RANKS]
         self._queue = WaitingQueue(pool.block_size, self._turns)
         self._in_flight = PrefixesInFlight()
+        self.adapters = AdapterSlots(num_adapter_slots)
         self._running = RunningSet()
         self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
         self._admits_in_groups = admits_in_groups
@@ -223,6 +228,8 @@ class Batcher:
         assert holders == set(self._holders), "other sequences hold blocks than are known to"
         assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
+        adapters = (sequence.adapter for sequence in running if sequence.adapter is not None)
+        self.adapters.check_integrity(Counter(adapters))
         self._queue.check_integrity()
         for rank, turns in enumerate(self._turns):
             flows = Counter(sequence.flow for sequence in (*running, *waiting) if sequence.rank == rank)
@@ -362,6 +369,10 @@ class Batcher:
         # One that scores its prompt waits for rows of logits in its slot, so that no other waits behind it.
         if draft.tokens_for(sequence) == 0 and draft.scorable(sequence, 1):
             return False
+        if sequence.adapter is not None and not self._may_have_adapter(sequence, sequence.adapter, draft):
+            self._queue.set_aside(sequence, 0)
+            draft.tried.add(sequence)
+            return True
         if not self._has_slot and not self._may_preempt(sequence, draft):
             draft.tried.add(sequence)
             return True
@@ -467,6 +478,26 @@ class Batcher:
         """Blocks to leave free at an admission: the next ones of each that runs, and of the new one."""
         return (len(self._running) + 1) * self.tables.num_groups
 
+    # Adapters
+
+    def _may_have_adapter(self, sequence: Sequence, adapter: str, draft: Draft) -> bool:
+        """Whether its adapter has a slot or may have one: if need be that of one which only sequences of less
+        urgent classes use, and they are preempted.
+        """
+        if self.adapters.may_take(adapter):
+            return True
+        users: dict[str, list[Sequence]] = {}
+        for other in self._running:
+            if other.adapter is not None:
+                users.setdefault(other.adapter, []).append(other)
+        may_go = {*self._running.unprotected(sequence, from_rank=sequence.rank + 1)}
+        able = [members for members in users.values() if may_go.issuperset(members)]
+        if not able:
+            return False
+        for other in max(able, key=lambda members: members[0].urgency):  # the first is the most urgent
+            self._preempt(other, draft)
+        return True
+
     # Preemption
 
     def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
@@ -547,12 +578,16 @@ class Batcher:
         self._queue.take(sequence)
         self._holders.pop(sequence, None)
         self._running.add(sequence, is_overdue=is_overdue)
+        if sequence.adapter is not None:
+            sequence.adapter_slot = self.adapters.take(sequence.adapter)
         if self._reuse_prefixes:
             first_own = sequence.num_computed_tokens // self._pool.block_size
             self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
 
     def _stop_running(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        if sequence.adapter is not None:
+            self.adapters.give_back(sequence.adapter)
         self._requeue(self._in_flight.stop(sequence))
 
     def _requeue(self, released: list[Sequence]) -> None:

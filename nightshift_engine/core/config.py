@@ -12,6 +12,14 @@ ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterPath:
+    """An adapter's name, and the directory of its files."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything `Engine.load` needs. Raises `InvalidConfig` naming the field."""
 
@@ -68,6 +76,10 @@ class EngineConfig:
     speculation: str = "off"
     """auto: draft tokens from the prompt, the outputs of the same job and the grammar, where that is measured
     to pay. The model checks them, so outputs are those of a step per token."""
+    adapters: tuple[AdapterPath, ...] = ()
+    """LoRA adapters that requests may name. For decoders that are written out."""
+    max_loras: int = 16
+    """Adapters on the device at a time; named as in vLLM."""
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "model", "must be a path or an id", self.model)
@@ -88,13 +100,25 @@ class EngineConfig:
             is_native = self.attention_backend in ("auto", "native")
             what = "must be native to be deterministic"
             _require(is_native, "attention_backend", what, self.attention_backend)
-        for name in ("block_size", "tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in (
+            "block_size",
+            "tensor_parallel_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_loras",
+        ):
             value = getattr(self, name)
             _require(_is_count(value), name, "must be an integer of at least 1", value)
         if self.tensor_parallel_size > 1:
             what = "must be 1 to be deterministic, or with int8 weights"
             is_split = not self.deterministic and self.weight_dtype == "auto"
             _require(is_split, "tensor_parallel_size", what, self.tensor_parallel_size)
+        if self.adapters:
+            what = "must be 1 with adapters"
+            _require(self.tensor_parallel_size == 1, "tensor_parallel_size", what, self.tensor_parallel_size)
+            _require(
+                self.weight_dtype == "auto", "weight_dtype", "must be auto with adapters", self.weight_dtype
+            )
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):
             value = getattr(self, name)
             _require(

@@ -39,13 +39,14 @@ def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
-def salted(root: bytes, cache_salt: str) -> bytes:
-    """The digest with which the chains of requests with this salt begin, so that no other request finds their
-    blocks.
+def salted(root: bytes, cache_salt: str, adapter_digest: str = "") -> bytes:
+    """The digest with which the chains of requests with this salt and adapter begin, so that no other request
+    finds their blocks.
     """
-    if not cache_salt:
-        return root
-    return hashlib.blake2b(root + cache_salt.encode(), digest_size=DIGEST_BYTES, person=b"salt").digest()
+    for salt, person in ((cache_salt, b"salt"), (adapter_digest, b"adapter")):
+        if salt:
+            root = hashlib.blake2b(root + salt.encode(), digest_size=DIGEST_BYTES, person=person).digest()
+    return root
 
 
 def chain_digests(parent: bytes, token_ids: array[int], block_size: int) -> list[bytes]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong
+from ..errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong, UnknownAdapter
 from ..text.decoders import TextStream
 from .kv_groups import BlockDemand
 from .request import PRIORITY_RANKS, FinishReason, Output, PromptLogprobs, Request, TokenLogprobs
@@ -85,9 +85,15 @@ class RequestLimits:
     demand: BlockDemand
     num_blocks: int
     block_size: int
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the adapters that requests may name."""
 
     def token_limit(self, request: Request) -> int:
-        """Tokens that source, prompt and output may have together. Raises as the function does."""
+        """Tokens that source, prompt and output may have together. Raises as the function does, and
+        `UnknownAdapter`.
+        """
+        if request.adapter is not None and request.adapter not in self.adapters:
+            raise UnknownAdapter(request.adapter, self.model.id)
         source_slots = request.source_slots(self.block_size)
         longest = source_slots + self.model.context_length + 1  # one more than the context
         capacity = self.demand.tokens_in(self.num_blocks, longest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 from ..errors import IncompatibleState, InvalidState
@@ -30,6 +30,10 @@ class MadeBy:
     attention_backend: str
     kv_cache_dtype: str
     deterministic: bool
+
+    def with_adapter(self, name: str, digest: str) -> MadeBy:
+        """The same of a request with this adapter."""
+        return replace(self, model_id=name, model_digest=f"{self.model_digest}+{digest}")
 
     def accepts(self, other: MadeBy) -> bool:
         """Whether what `other` began continues here exactly. Raises `IncompatibleState`."""
@@ -116,6 +120,8 @@ class Request:
     prompt_logprobs: int | None = None
     """Report log-probabilities of the prompt's tokens, and those of so many likeliest, with the last output.
     Such a prompt is computed whole: no prefix of it is found in memory."""
+    adapter: str | None = None
+    """The name of the LoRA adapter that it runs with. None: the model as it is."""
     source_token_ids: Sequence[int] = ()
     """The text that the encoder of an encoder-decoder reads. Its decoder reads the prompt first."""
 

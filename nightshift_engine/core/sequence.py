@@ -133,6 +133,9 @@ class Sequence:
     """
 
     __slots__ = (
+        "adapter",
+        "adapter_digest",
+        "adapter_slot",  # while it runs; -1: it has no adapter
         "admission_due",
         "block_digests",
         "block_row",  # the first of `block_rows`
@@ -173,10 +176,14 @@ class Sequence:
         num_tokens_max: int,
         num_groups: int = 1,
         block_size: int = 1,
+        adapter_digest: str = "",
     ) -> None:
         """`num_groups` of layers have a table of blocks each, of `block_size` tokens."""
         self.request = request
         self.id = request.id
+        self.adapter = request.adapter
+        self.adapter_digest = adapter_digest
+        self.adapter_slot = -1
         self.flow = request.flow
         self.group = request.group
         self.guide: Guide | None = None
@@ -348,13 +355,13 @@ class Sequence:
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
         """Digests of the first `count` full blocks, computed once and kept: tokens never change.
 
-        `root` is the pool's; the request's salt follows it.
+        `root` is the pool's; the request's salt and adapter follow it.
         """
         assert count * block_size <= len(self.token_ids), f"{self.id}: block {count} is not full"
         known = self.block_digests
         if len(known) < count:
             tokens = self.token_ids[len(known) * block_size : count * block_size]
-            parent = known[-1] if known else salted(root, self.request.cache_salt)
+            parent = known[-1] if known else salted(root, self.request.cache_salt, self.adapter_digest)
             known += chain_digests(parent, tokens, block_size)
         return known[:count]
 

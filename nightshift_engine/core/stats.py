@@ -86,11 +86,17 @@ class EngineHistograms:
 
 
 EagerReason = Literal[
-    "turned_off", "attention_backend", "encoder_decoder", "not_recorded", "too_large", "prompt_logprobs"
+    "turned_off",
+    "attention_backend",
+    "encoder_decoder",
+    "not_recorded",
+    "too_large",
+    "prompt_logprobs",
+    "adapters",
 ]
 """The reason why a step on CUDA ran kernel by kernel: `cuda_graphs` is off; neither this attention back end
 nor an encoder-decoder can be recorded; recording failed, as the log says; it is larger than any recorded; it
-scores tokens of prompts."""
+scores tokens of prompts, or has adapters, and steps are recorded without."""
 EAGER_REASONS: tuple[EagerReason, ...] = get_args(EagerReason)
 
 

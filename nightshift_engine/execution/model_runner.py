@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from ..core.batcher import Chunk
 from ..core.stats import EagerReason
 from .attention.interface import AttentionBackend
+from .decoder.adapters.rows import one_tile
 from .forward_pass import ForwardPass
 from .graphs.buffers import StepBuffers
 from .graphs.sizes import StepSize, step_sizes
@@ -43,6 +45,8 @@ class ModelRunner:
         """The reason of steps that are no graphs. None: no step is recorded on this device."""
         self.eager_steps: Counter[str] = Counter()
         """Steps that ran kernel by kernel where they could be graphs, by their reason."""
+        self.has_adapters = False
+        """Whether sequences may have adapters."""
         self._threads = StepThreads() if device.type == "cpu" else None
 
     def record_graphs(
@@ -69,11 +73,13 @@ class ModelRunner:
         self.why_eager = "too_large" if self._graphs.is_whole else "not_recorded"
 
     @torch.inference_mode()
-    def warm_up(self, context_length: int) -> None:
+    def warm_up(self, context_length: int, *, with_adapters: bool = False) -> None:
         """Computes a step of no sequence, so that every kernel is compiled before the first request."""
         size = StepSize(tokens=3, chunks=1, decodes=1, logits=1)
         groups = len(self.kv.groups.windows)
         inputs = StepBuffers([size], context_length, self.kv.block_size, groups, self.device).clear(size)
+        if with_adapters:
+            inputs = replace(inputs, adapted=one_tile(size.tokens).on(self.device))
         self._forward_pass(inputs, self._attention.step(inputs.layout))
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
@@ -88,14 +94,20 @@ class ModelRunner:
 
     def lay_out(self, chunks: Seq[Chunk]) -> HostStep:
         """The step that computes `chunks`, as `run` takes it."""
-        return lay_out(chunks, self.kv.block_size, shares_prefixes=self._attention.shares_prefixes)
+        return lay_out(
+            chunks,
+            self.kv.block_size,
+            shares_prefixes=self._attention.shares_prefixes,
+            has_adapters=self.has_adapters,
+        )
 
     @torch.inference_mode()
     def run(self, step: HostStep, promised: Tensor | None = None, begun_s: float | None = None) -> Tensor:
         """Computes a step like `forward`; `begun_s` is the monotonic time at which its work began."""
         begun_s = begun_s or time.monotonic()
-        has_graphs = self._graphs is not None and not step.num_scored
-        logits = self._graphs.replay(step, promised) if self._graphs is not None and has_graphs else None
+        logits = None
+        if self._graphs is not None and _unrecorded(step) is None:
+            logits = self._graphs.replay(step, promised)
         if logits is None:
             logits = self._compute(step, promised)
         if self._threads is not None:
@@ -106,7 +118,8 @@ class ModelRunner:
     def _compute(self, step: HostStep, promised: Tensor | None) -> Tensor:
         """Computes a step kernel by kernel."""
         if self.why_eager is not None:
-            self.eager_steps["prompt_logprobs" if step.num_scored else self.why_eager] += 1
+            unrecorded = None if self._graphs is None else _unrecorded(step)
+            self.eager_steps[unrecorded or self.why_eager] += 1
         inputs = step.on(self.device)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
@@ -118,3 +131,10 @@ class ModelRunner:
 
     def check(self) -> None:
         """Finds nothing: what could fail has raised."""
+
+
+def _unrecorded(step: HostStep) -> EagerReason | None:
+    """The reason why no recorded step is like this one; None: one may be."""
+    if step.num_scored:
+        return "prompt_logprobs"
+    return "adapters" if step.adapted is not None else None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.batcher import Chunk
 from ..core.sequence import Sequence
+from .decoder.adapters.rows import AdapterRows, HostAdapterRows, group_rows
 from .device.devices import to_device
 
 
@@ -71,6 +72,8 @@ class StepInputs:
     """int64: rows whose token is only promised; `input_ids` holds 0 there."""
     promised_sources: Tensor
     """int64: where each of them is among the tokens that the step before sampled."""
+    adapted: AdapterRows | None = None
+    """The rows that adapters change. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class HostStep:
     max_seq_len: int
     num_scored: int = 0
     """Tokens that score prompts: the last so many of `logits_rows`."""
+    adapted: HostAdapterRows | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -108,7 +112,8 @@ class HostStep:
         if self.shared_tokens is not None:
             arrays["shared_tokens"] = self.shared_tokens
         sizes = (self.num_tokens, self.num_decodes, self.max_query_len, self.max_seq_len)
-        return inputs_of(to_device(arrays, device), *sizes)
+        inputs = inputs_of(to_device(arrays, device), *sizes)
+        return inputs if self.adapted is None else replace(inputs, adapted=self.adapted.on(device))
 
 
 _ARRAYS = (
@@ -147,11 +152,20 @@ def inputs_of(
         )
     )
     layout = replace(layout, other_groups=tuple(others)) if others else layout
-    return StepInputs(layout, *(tensors[name] for name in StepInputs.__slots__ if name != "layout"))
+    return StepInputs(
+        layout,
+        input_ids=tensors["input_ids"],
+        logits_rows=tensors["logits_rows"],
+        promised_rows=tensors["promised_rows"],
+        promised_sources=tensors["promised_sources"],
+    )
 
 
-def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False) -> HostStep:
-    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says.
+def lay_out(
+    chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False, has_adapters: bool = False
+) -> HostStep:
+    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says. `has_adapters`: some of
+    them may have one.
 
     Drafted tokens follow the others of their chunk. Where decoding rows read once what they share, each is
     instead a sequence that decodes, with its own's blocks: all KV of a step is written before any is read.
@@ -205,6 +219,9 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
         max_query_len=int(counts.max()),
         max_seq_len=max_seq_len,
         num_scored=len(scored_rows),
+        adapted=group_rows([sequence.adapter_slot for sequence in sequences], counts)
+        if has_adapters
+        else None,
     )
 
 

@@ -32,6 +32,7 @@ from ..execution.parallel.group import Group
 from ..execution.parallel.part import Part
 from ..text.tokenizer import Tokenizer
 from . import weights
+from .adapters import Adapters, load_adapters
 from .context import context_length
 from .device_limits import measure_limits, read_work
 from .ranks.checks import cannot_be_split, settle
@@ -77,6 +78,8 @@ class LoadedModel:
     ranks: Ranks | None = None
     """The processes of the others, on rank 0."""
     times: LoadTimes = field(default_factory=LoadTimes)
+    adapters: Adapters | None = None
+    """Adapters that requests may name. None: there are none."""
 
     @property
     def groups(self) -> KvGroups:
@@ -165,6 +168,8 @@ def prove_model(
     with times.part("device's limits"):
         roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
     forward_pass = _forward_pass(config, model, checked, facts, attention, part, times)
+    with times.part("adapters"):
+        adapters = load_adapters(config, forward_pass, dtype, device)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype, device)
     del model
     with times.part("memory given back"):
@@ -186,6 +191,7 @@ def prove_model(
         roofline=roofline,
         group=part.group,
         times=times,
+        adapters=adapters,
     )
 
 

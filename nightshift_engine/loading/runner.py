@@ -87,6 +87,7 @@ def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[
     attention = make_attention(model.attention, kv, facts.context_length)
     runner = model.runner(model.forward_pass, kv, attention, device)
     if isinstance(runner, ModelRunner):
+        runner.has_adapters = model.adapters is not None
         _prepare(runner, model)
     return runner, num_blocks
 
@@ -99,6 +100,9 @@ def _prepare(runner: ModelRunner, model: LoadedModel) -> None:
         return
     with model.times.part("warm-up"):
         runner.warm_up(facts.context_length)
+        if model.adapters is not None:
+            with model.adapters.warming_up():
+                runner.warm_up(facts.context_length, with_adapters=True)
     if is_cuda and config.cuda_graphs:
         with model.times.part("graphs"):
             runner.record_graphs(

@@ -24,12 +24,14 @@ from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.engine.running.test_prompt_logprobs import assert_close, reference, run, scores, scoring
 from tests.unit.engine.running.test_thoughts import said, thinking_requests
+from tests.unit.engine.tiny.adapters import merged, save_adapter
 from tests.unit.engine.tiny.decoders import (
     complete,
     engine_config,
     greedy,
     load_engine,
     random_prompts,
+    reference_greedy,
     save_model,
 )
 from tests.unit.engine.tiny.thinking import END, save_thinking
@@ -197,3 +199,30 @@ def test_prompts_are_scored_as_by_transformers_beside_others_and_without_graphs(
     for number, prompt in enumerate(prompts):
         assert_close(scores(last[str(number)]), reference(llama, prompt), prompt)
     assert engine.stats().eager_steps["prompt_logprobs"] > 0
+
+
+def test_adapters_in_one_batch_have_the_text_of_their_merged_models(
+    llama: Path, tmp_path: Path, overlap_steps: bool
+) -> None:
+    """More of them than slots, so that some are loaded while a step that reads another is in flight."""
+    adapters = tuple(save_adapter(tmp_path / f"{seed}", llama, seed=seed) for seed in range(3))
+    prompts = random_prompts(6)
+    models = {
+        adapter.name: merged(llama, adapter, 6 / 4, tmp_path / f"m{adapter.name}") for adapter in adapters
+    }
+    wanted = {name: reference_greedy(model, prompts, 16) for name, model in ({None: llama} | models).items()}
+    engine = on_device(llama, adapters=adapters, max_loras=2, overlap_steps=overlap_steps)
+
+    done = complete(
+        engine,
+        *(
+            Request(f"{number} {name}", prompt, greedy(16), adapter=name)
+            for number, prompt in enumerate(prompts)
+            for name in wanted
+        ),
+    )
+
+    assert [completion.token_ids for completion in done] == [
+        wanted[name][number] for number in range(len(prompts)) for name in wanted
+    ]
+    assert engine.stats().eager_steps["adapters"] > 0

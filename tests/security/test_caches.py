@@ -172,6 +172,7 @@ OF_NO_TENANT: Final = {
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements
+    "nightshift_engine/core/adapter_slots.py",  # the adapters of the operator
     "nightshift_engine/guidance/guide.py",  # threads
     "nightshift_engine/sampling/adjustments.py",  # a table of all bytes
     "workers/serving/kinds/generators.py",  # threads

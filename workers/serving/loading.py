@@ -15,7 +15,7 @@ import transformers
 from safetensors import SafetensorError
 
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.checkpoints import Adapter, model_id, split_adapters
 from nightshift.process.settings import PREFIX, WorkerSettings
 from nightshift_engine import EngineConfig, EngineError
 from nightshift_engine.errors import RankLost
@@ -46,7 +46,8 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     which model cannot be served, and why.
     """
     checkpoints = _find_all(settings)
-    pinned, lazy = checkpoints[: len(settings.models)], checkpoints[len(settings.models) :]
+    num_pinned = len(split_adapters(settings.models)[0])
+    pinned, lazy = checkpoints[:num_pinned], checkpoints[num_pinned:]
     device = _device(settings)
     total = _memory(device, settings).in_all
     check_pinned([checkpoint.need for checkpoint in pinned], total)
@@ -84,19 +85,35 @@ def estimate(settings: WorkerSettings) -> Estimate:
     """Raises ConfigurationError saying which model cannot be served, and why."""
     needs = [checkpoint.need for checkpoint in _find_all(settings)]
     device = _device(settings)
-    pinned, lazy = needs[: len(settings.models)], needs[len(settings.models) :]
+    num_pinned = len(split_adapters(settings.models)[0])
+    pinned, lazy = needs[:num_pinned], needs[num_pinned:]
     return Estimate(device, _memory(device, settings), pinned, lazy)
 
 
 def _find_all(settings: WorkerSettings) -> list["_Checkpoint"]:
     """The checkpoints in the order of the settings, first those that are loaded at start."""
-    names = (*settings.models, *settings.lazy_models)
+    pinned, adapters = split_adapters(settings.models)
+    names = (*pinned, *settings.lazy_models)
+    _check_adapters(adapters, pinned)
+    _check_adapters(split_adapters(settings.lazy_models)[1], ())
     configs = read_model_configs(settings.model_config_files, names)
     transformers.utils.logging.disable_progress_bar()
     return [
-        _find(path_or_id, position, settings, configs.get(model_id(path_or_id)))
+        _find(path_or_id, position, settings, configs.get(model_id(path_or_id)), adapters)
         for position, path_or_id in enumerate(names)
     ]
+
+
+def _check_adapters(adapters: Sequence[Adapter], pinned: Sequence[str]) -> None:
+    """Raises ConfigurationError for an adapter that is not named beside its base."""
+    ids = {model_id(path_or_id) for path_or_id in pinned}
+    for adapter in adapters:
+        if model_id(adapter.base) not in ids:
+            raise ConfigurationError(
+                f"The adapter {adapter.name!r} is for {adapter.base!r}, which is not among the models that "
+                "are loaded at start: name that one in NIGHTSHIFT_MODELS too, and the adapter there.",
+                param="MODELS",
+            )
 
 
 def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:
@@ -125,8 +142,14 @@ class _Checkpoint:
 
 
 def _find(
-    path_or_id: str, position: int, settings: WorkerSettings, config: ModelConfig | None
+    path_or_id: str,
+    position: int,
+    settings: WorkerSettings,
+    config: ModelConfig | None,
+    adapters: Sequence[Adapter] = (),
 ) -> _Checkpoint:
+    """`adapters` are those of all models."""
+    own = [adapter for adapter in adapters if model_id(adapter.base) == model_id(path_or_id)]
     with _refusing(path_or_id):
         directory = directory_of(path_or_id, may_download=settings.model_downloads)
         kind = kinds.serving(read_kind(str(directory)))
@@ -134,7 +157,12 @@ def _find(
             raise config.error("it configures dynamic batching, and the model generates text")
         if config is not None and config.matryoshka is not None and not kind.has_matryoshka:
             raise config.error("it has matryoshka fields, and the model embeds no text")
-        source = Source(path_or_id, directory, position, config)
+        if own and not kind.has_adapters:
+            does = kind.model_kind.does
+            raise ValueError(
+                f"the adapter {own[0].name!r} is for it, and it {does}; adapters are for decoders"
+            )
+        source = Source(path_or_id, directory, position, config, own)
         return _Checkpoint(source, kind, kind.footprint(source, settings))
 
 

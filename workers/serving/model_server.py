@@ -7,7 +7,7 @@ step ends the process, which would otherwise keep its leases and run nothing.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -70,6 +70,8 @@ class ModelServer(ABC):
 
     def __init__(self, model: Model, on_fatal: OnFatal) -> None:
         self.model = model
+        self.adapters: Mapping[str, Model] = {}
+        """Models by name that are this one with an adapter."""
         self._on_fatal = on_fatal
         self._turns = StepTurns(one_at_a_time=False)
         self._changed = threading.Condition()
@@ -88,6 +90,15 @@ class ModelServer(ABC):
         """Tokens of prompt and output together."""
         assert self.model.context_length is not None, "it is loaded"
         return self.model.context_length
+
+    @property
+    def models(self) -> Sequence[Model]:
+        """The model, and its adapters."""
+        return [self.model, *self.adapters.values()]
+
+    def called(self, name: str | None) -> Model:
+        """The model or adapter of this name that a request for this server gives."""
+        return self.adapters.get(name or "", self.model)
 
     def start(self) -> None:
         self.engine_stats = self._read_stats()
@@ -174,6 +185,10 @@ class ModelServer(ABC):
     def made_by(self) -> JsonObject | None:
         """Facts that tokens generated here depend on, as a carry-over records them."""
         return None
+
+    def made_by_of(self, model_id: str) -> JsonObject | None:
+        """The same of requests that name this model or adapter."""
+        return self.made_by
 
     @property
     @abstractmethod

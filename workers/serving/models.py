@@ -39,7 +39,13 @@ class Models:
         self, models: Sequence[ModelServer | LazyModel], answer_bytes_max: int = ANSWER_BYTES_MAX
     ) -> None:
         self._answer_bytes_max = answer_bytes_max
-        self._ids = tuple(served.model.id for served in models)
+        self._ids = tuple(id for served in models for id in _ids_of(served))
+        self._bases = {
+            name: served.model.id
+            for served in models
+            if not isinstance(served, LazyModel)
+            for name in served.adapters
+        }
         self.lazy: Mapping[str, LazyModel] = {
             served.model.id: served for served in models if isinstance(served, LazyModel)
         }
@@ -66,11 +72,12 @@ class Models:
     @property
     def warm(self) -> tuple[str, ...]:
         """Models for which work may be claimed."""
-        return tuple(id for id in list(self._servers) if id not in self._retired)
+        servers = [server for id, server in list(self._servers.items()) if id not in self._retired]
+        return tuple(id for server in servers for id in _ids_of(server))
 
     def busy_seconds_of(self, model_id: str) -> float:
         """Seconds that the model's engine has been in steps since it was loaded; 0: it is not loaded."""
-        server = self._servers.get(model_id)
+        server = self._servers.get(self._bases.get(model_id, model_id))
         return 0.0 if server is None else server.busy_seconds
 
     @contextmanager
@@ -110,13 +117,13 @@ class Models:
     def get(self, model_id: str) -> ModelServer:
         """Raises UnknownModel."""
         try:
-            return self._servers[model_id]
+            return self._servers[self._bases.get(model_id, model_id)]
         except KeyError as error:
             raise UnknownModel.called(model_id) from error
 
     def find(self, model_id: str | None, endpoint: Endpoint) -> ModelServer | None:
         """The server of a model for this endpoint. None: no such model serves it here."""
-        server = None if model_id is None else self._servers.get(model_id)
+        server = None if model_id is None else self._servers.get(self._bases.get(model_id, model_id))
         return server if server is not None and server.model.kind in endpoint.model_kinds else None
 
     def submit(self, inference: Inference) -> ModelServer:
@@ -132,3 +139,8 @@ class Models:
         check_sizes(inference.endpoint, inference.request, server.model, self._answer_bytes_max)
         server.submit(inference)
         return server
+
+
+def _ids_of(served: ModelServer | LazyModel) -> list[str]:
+    """The names of a model and of its adapters."""
+    return [served.model.id] if isinstance(served, LazyModel) else [model.id for model in served.models]

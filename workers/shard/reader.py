@@ -66,7 +66,8 @@ class Reader:
         self._server = dependencies.models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
         if self._server is not None:
-            self._digests = RowDigests(claim.job.tenant_id, self._endpoint.route, self._server.model)
+            model = self._server.called(claim.job.model)
+            self._digests = RowDigests(claim.job.tenant_id, self._endpoint.route, model)
         self._on_rows = on_rows
         self._begin_span = begin_span
         self._changed = threading.Condition()

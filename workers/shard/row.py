@@ -97,9 +97,8 @@ class ShardRow:
         if not self.added and self.so_far is not None:
             return self.so_far
         assert self.server is not None, "it has begun"
-        return CarryOver(
-            [self._choice(index).copy() for index in range(self.num_choices)], self.server.made_by
-        )
+        made_by = None if self.request is None else self.server.made_by_of(self.request.model)
+        return CarryOver([self._choice(index).copy() for index in range(self.num_choices)], made_by)
 
     def _choice(self, index: int) -> ChoiceSoFar:
         if self.added and index in self.added:

@@ -61,6 +61,7 @@ def up(
     the next start.
     """
     from nightshift.cli import demo
+    from nightshift.cli.models import with_added
     from nightshift.cli.processes import embedded
     from nightshift.fleet import checkpoints
     from nightshift.process.private_files import keep_files_private
@@ -80,6 +81,8 @@ def up(
     names = tuple(model or settings.models)
     if not names and not lazy_names:
         names = (str(demo.demo_model_path()),)
+    data = data_settings(data_dir)
+    names = with_added(names, data.data_dir)
     models, lazy_models = (
         tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in chosen)
         for chosen in (names, lazy_names)
@@ -90,7 +93,6 @@ def up(
     for checkpoint in (*models, *lazy_models):
         if checkpoint.is_hub_id:
             say(f"no directory {checkpoint.name} here: taking it for a hub id")
-    data = data_settings(data_dir)
     keep_files_private(data, warn=say)
     with contextlib.ExitStack() as stack:
         stack.enter_context(embedded.held(data.data_dir))

@@ -44,7 +44,9 @@ def worker(
     if check:
         _check()
         return
+    from nightshift.cli.models import with_added
     from nightshift.cli.processes.worker_child import worker_children
+    from nightshift.cli.session import data_settings
     from nightshift.process.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -52,6 +54,8 @@ def worker(
     settings = WorkerSettings().model_copy(update={name: models for name, models in given.items() if models})
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
+    models = with_added(settings.models, data_settings().data_dir)
+    settings = settings.model_copy(update={"models": models})
     gpus = gpus_for(settings.device, settings.engine_tensor_parallel_size)
     keep_running(worker_children(settings, shares(workers or len(gpus) or 1, gpus)))
 

@@ -52,7 +52,7 @@ EAGER_STEPS: Final = CounterFamily(
     name="nightshift_engine_eager_steps_total",
     help="Steps on CUDA that ran kernel by kernel and not as a graph: `turned_off`, `attention_backend` and "
     "`encoder_decoder` (neither can be one), `not_recorded` (the log says why), `too_large`, "
-    "`prompt_logprobs` (it scores prompts)",
+    "`prompt_logprobs` (it scores prompts), `adapters` (it has some)",
     labels=("model", "reason"),
     process=Process.WORKER,
     closer="it grows: such a step takes as long as its kernels' launches from Python",

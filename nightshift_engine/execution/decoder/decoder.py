@@ -3,18 +3,22 @@
 One way through the layers for every family (`weights.py`) and every device (`operations.py`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
 from ..forward_pass import OnExperts, OnLayer
-from ..linears.interface import Linear
+from ..linears.interface import AdaptableLinear, Linear
 from ..step_layout import StepInputs
+from .adapters.memory import AdapterMemory
+from .adapters.rows import AdapterRows
+from .adapters.targets import Place, Target
 from .operations import MixtureOperations, Operations
 from .weights import DecoderLayer, DecoderWeights, Join, Mixture, Mlp, ModuleMlp, Norm, Router, SharedExpert
 
@@ -86,6 +90,7 @@ class _Step:
     logits_rows: Tensor
     residual: Tensor
     logits: Tensor
+    adapted: AdapterRows | None
 
 
 class Decoder:
@@ -94,8 +99,14 @@ class Decoder:
     The residual stream is float32 whatever the dtype of weights and activations.
     """
 
-    def __init__(self, weights: DecoderWeights, operations: Operations) -> None:
+    def __init__(
+        self, weights: DecoderWeights, operations: Operations, targets: Mapping[str, Target] | None = None
+    ) -> None:
         self._weights, self._operations = weights, operations
+        self.targets = targets or {}
+        """The layers of its checkpoint that adapters may change, by the paths of their modules."""
+        self.adapters: AdapterMemory | None = None
+        """The adapters of steps that have some."""
         self._mixtures = operations if isinstance(operations, MixtureOperations) else None
         self._rotaries = weights.rotaries
         linears = [weights.head.linear, *(linear for layer in weights.layers for linear in layer.linears)]
@@ -107,6 +118,11 @@ class Decoder:
         """Whether steps that only decode are made of calls that were written down."""
         self._on_layer: OnLayer | None = None
         self._on_experts: OnExperts | None = None
+
+    def can_adapt(self, target: Target) -> bool:
+        """Whether the products of a layer can be changed as an adapter does."""
+        mlp = self._weights.layers[target.layer].mlp
+        return target.place != "up" or (isinstance(mlp, Mlp) and isinstance(mlp.up, AdaptableLinear))
 
     @property
     def has_modules(self) -> bool:
@@ -124,10 +140,11 @@ class Decoder:
             logits_rows=self._keep("logits_rows", rows),
             residual=buffer("residual", layout.num_tokens, weights.embedding.hidden, torch.float32),
             logits=buffer("logits", len(rows), weights.head.linear.out_features, torch.float32),
+            adapted=inputs.adapted,
         )
         self._operations.embed(weights.embedding, inputs.input_ids, step.positions, step.residual)
         is_decode = layout.num_tokens == layout.num_decodes == len(rows)
-        if self._on_layer is not None:
+        if self._on_layer is not None or step.adapted is not None:
             self._compute(step, attention, keeps_all_rows=True)
         elif is_decode and self.can_be_written_down and self._operations.can_repeat(attention):
             tables = tuple(rotary.cosine.data_ptr() for rotary in self._rotaries)
@@ -173,23 +190,24 @@ class Decoder:
         x = self._normed("normed", residual, layer.input_norm)
         qkv = operations.buffer("qkv", len(x), layer.attention.qkv.out_features)
         layer.attention.qkv.store(x, qkv)
+        self._adapt(step, index, "qkv", x, qkv)
         operations.rotate(qkv, layer.attention, step.positions)
         attended = operations.attend(attention, index, layer.attention, qkv)
         if layer.mlp_reads == "input":
             x = self._normed("mlp_input", residual, layer.mlp_norm)
         if kept is not None:
             residual, attended, x = residual[kept], attended[kept], x[kept]
-        self._join(layer.attention.output, attended, layer.attention_join, residual)
+        self._join(step, index, "output", layer.attention.output, attended, layer.attention_join, residual)
         if layer.mlp_reads == "sum":
             x = self._normed("normed", residual, layer.mlp_norm)
-        self._mlp(layer, index, x, residual)
+        self._mlp(step, layer, index, x, residual)
         return residual
 
-    def _mlp(self, layer: DecoderLayer, index: int, x: Tensor, residual: Tensor) -> None:
+    def _mlp(self, step: _Step, layer: DecoderLayer, index: int, x: Tensor, residual: Tensor) -> None:
         if isinstance(layer.mlp, Mlp):
             inner = self._operations.buffer("inner", len(x), layer.mlp.up.out_features)
-            layer.mlp.up.store(x, inner)
-            self._join(layer.mlp.down, inner, layer.mlp_join, residual)
+            self._up(step, index, layer.mlp.up, x, inner)
+            self._join(step, index, "down", layer.mlp.down, inner, layer.mlp_join, residual)
             return
         if isinstance(layer.mlp, Mixture):
             replace = None if self._on_experts is None else partial(self._on_experts, index)
@@ -201,13 +219,38 @@ class Decoder:
         y = y.float().view(residual.shape)
         self._operations.add(y, layer.mlp_join.norm, layer.mlp_join.factor, residual)
 
-    def _join(self, linear: Linear, x: Tensor, join: Join, residual: Tensor) -> None:
+    def _up(self, step: _Step, index: int, up: Linear, x: Tensor, inner: Tensor) -> None:
+        """Computes the layer with the activation, before which adapters add what they do."""
+        if step.adapted is None or self.adapters is None or self.adapters.at(index, "up") is None:
+            up.store(x, inner)
+            return
+        up = cast(AdaptableLinear, up)
+        product = self._operations.buffer("product", len(x), up.product_features, up.product_dtype)
+        up.multiply(x, product)
+        self._adapt(step, index, "up", x, product)
+        up.activate(product, inner)
+
+    def _join(
+        self, step: _Step, index: int, place: Place, linear: Linear, x: Tensor, join: Join, residual: Tensor
+    ) -> None:
         if join.norm is None:
             linear.add_to(x, residual, join.factor)
+            self._adapt(step, index, place, x, residual, join.factor)
             return
         branch = self._operations.buffer("branch", len(x), linear.out_features, torch.float32)
         linear.store(x, branch)
+        self._adapt(step, index, place, x, branch)
         self._operations.add(branch, join.norm, join.factor, residual)
+
+    def _adapt(
+        self, step: _Step, index: int, place: Place, x: Tensor, out: Tensor, factor: float = 1.0
+    ) -> None:
+        """Adds what the step's adapters make of `x` to what the packed layer gave."""
+        if step.adapted is None or self.adapters is None:
+            return
+        memory = self.adapters.at(index, place)
+        if memory is not None:
+            self._operations.adapt(x, memory, step.adapted, out, factor)
 
     def _normed(self, name: str, x: Tensor, norm: Norm | None, rows: Tensor | None = None) -> Tensor:
         out = self._operations.buffer(name, len(x if rows is None else rows), x.shape[1])

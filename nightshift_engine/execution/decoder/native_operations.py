@@ -8,6 +8,9 @@ from torch import Tensor
 from ..attention.interface import AttentionStep, GroupedAttention
 from ..attention.native_backend import NativeAttention
 from ..experts.kernels import ExpertKernels
+from .adapters.memory import PlaceMemory
+from .adapters.native import add_adapters
+from .adapters.rows import AdapterRows
 from .buffers import Buffers, WrittenSteps
 from .kernels import DecoderKernels
 from .weights import Attention, Embedding, Head, Norm, Router
@@ -55,6 +58,12 @@ class NativeOperations:
         attended = self.buffer("attended", len(qkv), attention.query_heads * attention.head_dim)
         step.attend(layer, query, key, value, attention.call, out=attended)
         return attended
+
+    def adapt(
+        self, x: Tensor, memory: PlaceMemory, rows: AdapterRows, out: Tensor, factor: float = 1.0
+    ) -> None:
+        shrunk = self.buffer("shrunk", len(rows.rows), memory.a.shape[1], torch.float32)
+        add_adapters(x, memory, rows, shrunk, out, factor)
 
     def choose_experts(self, router: Router, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
         rows, choices = len(logits), router.rule.choices

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
+from .adapters.memory import PlaceMemory
+from .adapters.rows import AdapterRows
 from .weights import Attention, Embedding, Head, Norm, Router
 
 
@@ -36,6 +38,11 @@ class Operations(Protocol):
 
     def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
         """`[rows, query heads * head_dim]`, of rows of queries, keys and values."""
+
+    def adapt(
+        self, x: Tensor, memory: PlaceMemory, rows: AdapterRows, out: Tensor, factor: float = 1.0
+    ) -> None:
+        """Adds `factor` times what adapters make of their rows of `x` to those of `out`."""
 
     def finish_logits(self, logits: Tensor, head: Head) -> None:
         """Finishes, in place, what the linear layer of the head gave."""

@@ -16,6 +16,7 @@ from ..experts.packed import pack_experts
 from ..linears.interface import Linear, Pack, Packing
 from ..packed_modules import bias_of, free, pack_modules, weight_of
 from ..parallel.part import Part
+from .adapters.targets import find_targets
 from .decoder import Decoder
 from .native_operations import DTYPES, NativeOperations
 from .operations import Operations
@@ -79,7 +80,8 @@ def read_decoder(
         raise NotPlain(f"its {own[0]} is a module of its own kind")
     if part.size > 1:
         _check_can_be_split(facts, calls)
-    return Decoder(_Packer(facts, packing, dtype, part).pack(calls), operations)
+    targets = find_targets(model, facts)
+    return Decoder(_Packer(facts, packing, dtype, part).pack(calls), operations, targets)
 
 
 def _check_can_be_split(facts: DecoderFacts, calls: Sequence[LayerCall]) -> None:
@@ -188,13 +190,8 @@ class _Packer:
         )
 
     def _qkv(self, module: Any, facts: AttentionFacts) -> Linear:
-        order = None
-        if facts.is_grouped:
-            heads = torch.arange(facts.query_heads + 2 * facts.key_heads).view(facts.key_heads, -1)
-            order = torch.cat([heads[:, :-2].flatten(), heads[:, -2], heads[:, -1]])
-            order = (order[:, None] * facts.head_dim + torch.arange(facts.head_dim)).flatten()
         sections = [n * facts.head_dim for n in (facts.query_heads, facts.key_heads, facts.key_heads)]
-        return self._fused(module, facts.linears, self._packing.layers, order, sections)
+        return self._fused(module, facts.linears, self._packing.layers, facts.order, sections)
 
     def _any_mlp(self, module: Any, facts: MlpFacts | MixtureFacts | str) -> Mlp | Mixture | ModuleMlp:
         if isinstance(facts, MlpFacts):
@@ -250,10 +247,10 @@ class _Packer:
 
     def _mlp(self, module: Any, facts: MlpFacts) -> Mlp:
         width = weight_of(module.get_submodule(facts.down)).shape[1]
-        order = torch.arange(2 * width).roll(width) if facts.gate_is_second else None
         kind = "gate" if facts.is_gated else "activation"
         sections = [width, width] if facts.is_gated else [width]
-        up = self._fused(module, facts.ups, self._packing.layers, order, sections, **{kind: facts.activation})
+        pack, order = self._packing.layers, facts.order(width)
+        up = self._fused(module, facts.ups, pack, order, sections, **{kind: facts.activation})
         return Mlp(up, self._summed(module, facts.down))
 
     def _summed(self, module: Any, path: str) -> Linear:

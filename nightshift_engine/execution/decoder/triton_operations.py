@@ -6,8 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...kernels.triton.lora import add_adapters
 from ...kernels.triton.rows import LAYER, NO_NORM, RMS, HeadRows, RowNorm, norm_rows, rotate_heads
 from ..attention.interface import AttentionStep
+from .adapters.memory import PlaceMemory
+from .adapters.rows import AdapterRows
 from .weights import Attention, Embedding, Head, HeadNorm, Norm
 
 _KINDS: dict[Literal["rms", "layer"], int] = {"rms": RMS, "layer": LAYER}
@@ -58,6 +61,13 @@ class TritonOperations:
         counts = [attention.query_heads, attention.key_heads, attention.key_heads]
         query, key, value = torch.split(heads, counts)
         return step.attend(layer, query, key, value, attention.call).flatten(1)
+
+    def adapt(
+        self, x: Tensor, memory: PlaceMemory, rows: AdapterRows, out: Tensor, factor: float = 1.0
+    ) -> None:
+        add_adapters(
+            x, memory.a, memory.b, memory.part_ends, memory.ranks, rows.rows, rows.tiles, out, factor
+        )
 
     def finish_logits(self, logits: Tensor, head: Head) -> None:
         if head.factor != 1:

@@ -29,6 +29,7 @@ class DenseLinear:
     ) -> None:
         n, self.in_features = weight.shape
         self.out_features = n // 2 if gate else n
+        self.product_features, self.product_dtype = n, weight.dtype
         self._weight = weight.contiguous().T  # [k, n]
         self._bias = None if bias is None else bias.to(weight.dtype)
         self._activation = gate or activation
@@ -40,10 +41,14 @@ class DenseLinear:
 
     def store(self, x: Tensor, out: Tensor) -> None:
         if self._activation is None:
-            self._multiply(x, out)
+            self.multiply(x, out)
             return
-        product = x.new_empty(len(x), self._weight.shape[1])
-        self._multiply(x, product)
+        product = x.new_empty(len(x), self.product_features)
+        self.multiply(x, product)
+        self.activate(product, out)
+
+    def activate(self, product: Tensor, out: Tensor) -> None:
+        assert self._activation is not None, "there is nothing to do"
         self._activate(product, self._activation, out)
 
     def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
@@ -58,7 +63,7 @@ class DenseLinear:
         if self._bias is not None:
             out.add_(self._bias, alpha=factor)
 
-    def _multiply(self, x: Tensor, out: Tensor) -> None:
+    def multiply(self, x: Tensor, out: Tensor) -> None:
         if out.dtype == x.dtype:
             if self._bias is None:
                 torch.mm(x, self._weight, out=out)

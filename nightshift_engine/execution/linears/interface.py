@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,21 @@ class Linear(Protocol):
 
     def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
         """Adds `factor` times y to `out`, which is float32. Not for layers that end in an activation."""
+
+
+@runtime_checkable
+class AdaptableLinear(Linear, Protocol):
+    """A layer with an activation whose products can be changed before it."""
+
+    product_features: int
+    """Columns of what `multiply` writes: rows of the weight."""
+    product_dtype: torch.dtype
+
+    def multiply(self, x: Tensor, out: Tensor) -> None:
+        """Writes `x @ weight.T + bias` to `out` `[rows, product_features]`, of `product_dtype`."""
+
+    def activate(self, product: Tensor, out: Tensor) -> None:
+        """Writes what `store` makes of such products to `out` `[rows, out_features]`, bit for bit."""
 
 
 class Pack(Protocol):

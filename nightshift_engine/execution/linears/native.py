@@ -73,9 +73,19 @@ class LinearCall(ctypes.Structure):
     )
 
 
-STORE, ADD, ACTIVATED, GATED = range(4)
+STORE, ADD, ACTIVATED, GATED, HALVES = range(5)
 ACTIVATION_NUMBERS = {name: number for number, name in enumerate(get_args(Activation))}
 """Numbered as in linear.cpp."""
+
+
+class _ActivateCall(ctypes.Structure):
+    """`ActivateCall` of lora.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("product", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "n", "out_stride")),
+        *((name, ctypes.c_int32) for name in ("activation", "is_gated", "out_is_bfloat16")),
+    )
 
 
 class NativeLinear:
@@ -97,6 +107,7 @@ class NativeLinear:
             f"no kernel for {k} {dtype} inputs in {unit}; ask can_pack first"
         )
         self.in_features, self.out_features = k, n // 2 if gate else n
+        self.product_features, self.product_dtype = n, torch.float32
         stored = stored_dtype(dtype, weight)
         self._run: Any = getattr(kernels, symbol("linear", dtype, unit, stored))
         self._store_epilogue = GATED if gate else ACTIVATED if activation else STORE
@@ -141,10 +152,29 @@ class NativeLinear:
         self._call.factor = factor
         self._compute(x, out, ADD)
 
+    def multiply(self, x: Tensor, out: Tensor) -> None:
+        self._compute(x, out, HALVES if self._store_epilogue == GATED else STORE)
+
+    def activate(self, product: Tensor, out: Tensor) -> None:
+        assert product.is_contiguous(), "rows lie together"
+        kernels: Any = load_kernels("lora", FIXED_ORDER)
+        call = _ActivateCall(
+            product=product.data_ptr(),
+            out=out.data_ptr(),
+            rows=len(out),
+            n=self.out_features,
+            out_stride=out.stride(0),
+            activation=self._call.activation,
+            is_gated=self._store_epilogue == GATED,
+            out_is_bfloat16=out.dtype == torch.bfloat16,
+        )
+        invoke(kernels.activate_rows, call)
+
     def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
         assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
         assert x.shape[1] == self.in_features, f"rows of {x.shape[1]} for a layer of {self.in_features}"
-        assert out.shape == (len(x), self.out_features), f"{len(x)} rows do not fit {tuple(out.shape)}"
+        width = self.product_features if epilogue in (STORE, HALVES) else self.out_features
+        assert out.shape == (len(x), width), f"{len(x)} rows do not fit {tuple(out.shape)}"
         call = self._call
         if self._quantizer is not None:
             x, x_scale = self._quantizer(x)

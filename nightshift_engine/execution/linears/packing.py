@@ -28,6 +28,7 @@ class OneDnnLinear:
     ) -> None:
         self.in_features = weight.shape[1]
         self.out_features = weight.shape[0] // 2 if gate else weight.shape[0]
+        self.product_features, self.product_dtype = weight.shape[0], torch.float32
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(self._dtype).contiguous(), None)
         self._bias = None if bias is None else bias.to(self._dtype)
@@ -35,7 +36,13 @@ class OneDnnLinear:
         self._gate = ACTIVATIONS[gate] if gate else None
 
     def store(self, x: Tensor, out: Tensor) -> None:
-        y = self._linear(x)
+        self.activate(self._linear(x), out)
+
+    def multiply(self, x: Tensor, out: Tensor) -> None:
+        out.copy_(self._linear(x))
+
+    def activate(self, product: Tensor, out: Tensor) -> None:
+        y = product.to(self._dtype)
         if self._activation is not None:
             y = self._activation(y)
         if self._gate is not None:

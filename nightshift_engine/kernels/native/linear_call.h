@@ -9,7 +9,7 @@ constexpr long PANEL = 2 * LANES;
 
 constexpr int64_t WORTH_SHARING = 1 << 19; // multiply-adds: about what waking a thread costs
 
-enum Epilogue : int32_t { STORE = 0, ADD = 1, ACTIVATED = 2, GATED = 3 };
+enum Epilogue : int32_t { STORE = 0, ADD = 1, ACTIVATED = 2, GATED = 3, HALVES = 4 };
 enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, GELU_QUICK = 3, RELU = 4, RELU_SQUARED = 5 };
 
 struct LinearCall {
@@ -63,6 +63,9 @@ inline void finish(const LinearCall& call, long row, long panel, floats low, flo
     }
     if (call.epilogue == GATED) { // a panel holds 16 columns of the gate, then the same 16 of what it gates
         put(call, row, panel * LANES, activate(call.activation, low) * high, call.n / 2 - panel * LANES);
+    } else if (call.epilogue == HALVES) { // the same panel before its activation: all of the gate, then all of the rest
+        put(call, row, panel * LANES, low, call.n / 2 - panel * LANES);
+        put(call, row, call.n / 2 + panel * LANES, high, call.n / 2 - panel * LANES);
     } else if (call.epilogue == ADD) {
         add(call, row, column, low * call.factor, left);
         add(call, row, column + LANES, high * call.factor, left - LANES);

@@ -92,7 +92,7 @@ def scan_keys(
             values, kv_rows(value_strides, blocks, kv_head, offsets), value_scales, scale_rows, is_known,
             VALUE_DIM, VALUE_DIM_PADDED,
         )  # fmt: skip
-        scores = _dot(q, tl.trans(k.to(q.dtype))) * scale
+        scores = dot(q, tl.trans(k.to(q.dtype))) * scale
         if key_scales is not None:
             scores = scores * k_scale[None, :]
         if softcap is not None:
@@ -110,7 +110,7 @@ def scan_keys(
         denominator = denominator * fading + tl.sum(weights, 1)
         if value_scales is not None:
             weights = weights * v_scale[None, :]
-        total = total * fading[:, None] + _dot(weights.to(q.dtype), v.to(q.dtype))
+        total = total * fading[:, None] + dot(weights.to(q.dtype), v.to(q.dtype))
     return maximum, denominator, total
 
 
@@ -129,7 +129,7 @@ def _load_scaled(
 
 
 @triton.jit
-def _dot(a, b):
+def dot(a, b):
     if DOT_IN_FLOAT32:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     return tl.dot(a, b, input_precision="ieee")

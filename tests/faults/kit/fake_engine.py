@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final
 
 from benchmarks import zeros
@@ -118,6 +119,7 @@ class FakeEngine:
     """The part of an engine that `TextServer` needs. All but `step` come from any thread."""
 
     made_by = MadeBy(MODEL, "hash", "bytes", "auto", "cpu", "any", "none", "none", "none", deterministic=True)
+    limits = SimpleNamespace(adapters={})
 
     def __init__(self, num_seqs_max: int) -> None:
         self.tokenizer = FakeTokenizer()

@@ -152,6 +152,14 @@ def test_a_model_registered_again_is_brought_up_to_date(store: Store, clock: Fak
         assert (model.context_length, model.revision, model.created_at) == (1024, "def", first_seen)
 
 
+def test_an_adapter_is_registered_with_the_model_that_it_changes(store: Store, clock: FakeClock) -> None:
+    with store.transaction() as tx:
+        for model in (MODEL, replace(MODEL, id="sum", revision="abc+def", parent=MODEL.id)):
+            tx.workers.register_model(model, clock.now)
+        parents = {model.id: model.parent for model in tx.workers.models()}
+    assert parents == {MODEL.id: None, "sum": MODEL.id}
+
+
 @both_databases
 def test_workers_that_start_together_register_one_model(store: Store) -> None:
     def register() -> None:

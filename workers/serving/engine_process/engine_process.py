@@ -90,7 +90,7 @@ class EngineProcess:
             self._channel.send(Open(memory))
         opened = self._receive(Opened)
         self.made_by: MadeBy = opened.made_by
-        self._limits, self._stats = opened.limits, opened.stats
+        self.limits, self._stats = opened.limits, opened.stats
         threading.Thread(target=self._watch, args=[on_death], name="engine-watch", daemon=True).start()
         threading.Thread(target=self._write, name="engine-write", daemon=True).start()
 
@@ -105,7 +105,7 @@ class EngineProcess:
 
     def check(self, request: Request) -> None:
         """Raises what `add` raises of a request that can never run here."""
-        self._limits.token_limit(request)
+        self.limits.token_limit(request)
 
     def add(self, request: Request) -> None:
         """The same as `Engine.add`."""

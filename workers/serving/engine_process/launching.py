@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from nightshift.fleet.checkpoints import split_adapters
 from nightshift.process.settings import WorkerSettings
 from workers.serving.engine_process.channel import Channel
 
@@ -45,7 +46,8 @@ def kill_all() -> None:
 
 def has_engine_process(settings: WorkerSettings, cores: int) -> bool:
     """Whether the worker's decoder runs in a process of its own, on a machine with so many cores."""
-    is_alone = len(settings.models) + len(settings.lazy_models) == 1
+    models, _ = split_adapters((*settings.models, *settings.lazy_models))
+    is_alone = len(models) == 1
     return is_alone and (cores > 1 if settings.engine_process is None else settings.engine_process)
 
 

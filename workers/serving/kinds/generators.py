@@ -13,7 +13,7 @@ from nightshift.fleet.models import Model, OutputSizes
 from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
 from nightshift.tenants.turns import TurnThreads
-from nightshift_engine import Engine, EngineConfig, SamplingParams
+from nightshift_engine import AdapterPath, Engine, EngineConfig, SamplingParams
 from nightshift_engine.errors import InvalidSamplingParams
 from nightshift_engine.models import (
     DECODER,
@@ -61,7 +61,7 @@ class GeneratorKind(ServedKind):
     is_batched_dynamically = False
 
     @abstractmethod
-    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig: ...
+    def config(self, source: Source, settings: WorkerSettings) -> EngineConfig: ...
 
     @property
     @abstractmethod
@@ -71,10 +71,10 @@ class GeneratorKind(ServedKind):
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer: ...
 
     def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
-        return generator_footprint(self.config(str(source.directory), settings), source.directory)
+        return generator_footprint(self.config(source, settings), source.directory)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        loaded = self.load_weights(self.config(str(source.directory), settings))
+        loaded = self.load_weights(self.config(source, settings))
         sizes = _sizes(loaded.tokenizer)
         model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
         weights = Weights(model, loaded, settings.prefix_cache_groups)
@@ -87,16 +87,18 @@ class GeneratorKind(ServedKind):
 
 class Decoders(GeneratorKind):
     kind = DECODER
+    has_adapters = True
     load_weights = staticmethod(load_model)
 
-    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig:
-        return engine_config(directory, settings)
+    def config(self, source: Source, settings: WorkerSettings) -> EngineConfig:
+        adapters = tuple(AdapterPath(adapter.name, adapter.path) for adapter in source.adapters)
+        return replace(engine_config(str(source.directory), settings), adapters=adapters)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Loads into a process of its own where it is the worker's only model and there are cores for two."""
         if not has_engine_process(settings, cores_here()):
             return super().load(source, settings)
-        config = self.config(str(source.directory), settings)
+        config = self.config(source, settings)
         engine = EngineProcess.start(config)
         sizes = _sizes(engine.tokenizer)
         model = self.model(source, context_length=engine.context_length, output_sizes=sizes)
@@ -122,8 +124,8 @@ class Seq2seqModels(GeneratorKind):
     kind = SEQ2SEQ
     load_weights = staticmethod(load_seq2seq)
 
-    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig:
-        return seq2seq_config(engine_config(directory, settings))
+    def config(self, source: Source, settings: WorkerSettings) -> EngineConfig:
+        return seq2seq_config(engine_config(str(source.directory), settings))
 
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = weights.engine(memory)
@@ -159,6 +161,7 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
         num_kv_blocks=settings.engine_num_kv_blocks,
         gpu_memory_utilization=settings.engine_gpu_memory_utilization,
         tensor_parallel_size=settings.engine_tensor_parallel_size,
+        max_loras=settings.engine_max_loras,
         max_num_seqs=settings.engine_max_num_seqs,
         max_num_batched_tokens=settings.engine_max_num_batched_tokens,
         max_model_len=settings.engine_max_model_len,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 import torch
 
-from nightshift.fleet.checkpoints import model_id
+from nightshift.fleet.checkpoints import Adapter, model_id
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.process.settings import WorkerSettings
 from nightshift_engine.encoders import EncoderConfig
@@ -31,6 +31,7 @@ class Source:
     directory: Path
     position: int  # in the worker's list
     config: ModelConfig | None = None  # what the operator says of its batching
+    adapters: Sequence[Adapter] = ()
 
     @property
     def id(self) -> str:
@@ -86,6 +87,8 @@ class ServedKind(ABC):
     """Whether a model configuration can say how its inputs are batched."""
     has_matryoshka: ClassVar[bool] = False
     """... and to which sizes its vectors may be cut."""
+    has_adapters: ClassVar[bool] = False
+    """Whether its models take LoRA adapters."""
 
     @property
     def model_kind(self) -> ModelKind:

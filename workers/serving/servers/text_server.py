@@ -96,6 +96,11 @@ class TextServer(ModelServer):
         self._engine = engine
         self._defaults = defaults
         self._cache_groups = cache_groups
+        digests = engine.limits.adapters
+        self.adapters = {
+            name: replace(model, id=name, revision=f"{model.revision}+{digest}", parent=model.id)
+            for name, digest in digests.items()
+        }
         self._running: dict[str, _Running] = {}  # by inference id
         self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
         self._interactive: set[str] = set()  # those of that class, by inference id
@@ -104,6 +109,11 @@ class TextServer(ModelServer):
     @property
     def made_by(self) -> JsonObject:
         return asdict(self._engine.made_by)
+
+    def made_by_of(self, model_id: str) -> JsonObject:
+        digest = self._engine.limits.adapters.get(model_id)
+        made_by = self._engine.made_by
+        return asdict(made_by if digest is None else made_by.with_adapter(model_id, digest))
 
     def submit(self, inference: Inference) -> None:
         request = inference.request
@@ -224,11 +234,15 @@ class TextServer(ModelServer):
                 group=inference.group,
                 flow=inference.tenant_id,
                 cache_salt=self._cache_groups.salt_of(inference.tenant_id),
+                adapter=self._adapter(inference.request),
                 output_kind="final_only",
                 prompt_logprobs=num_top,
             )
             for id, prompt in zip(ids, prompts, strict=True)
         ]
+
+    def _adapter(self, request: ModelRequest) -> str | None:
+        return request.model if request.model in self.adapters else None
 
     def _sequences(
         self,
@@ -263,6 +277,7 @@ class TextServer(ModelServer):
                 cache_salt=self._cache_groups.salt_of(inference.tenant_id),
                 grammar=grammar,
                 parts_thought=request.thinking is not None,
+                adapter=self._adapter(request),
                 output_kind="delta" if inference.is_streamed else "final_only",
             )
             for choice, id in enumerate(ids)
@@ -301,7 +316,7 @@ class TextServer(ModelServer):
         """The tokens an earlier attempt generated of each choice; none if they cannot be continued here."""
         carry_over = inference.carry_over
         if carry_over is not None:
-            why_not = self._why_not(carry_over, sequences)
+            why_not = self._why_not(inference, carry_over, sequences)
             if why_not is None:
                 return carry_over.choices
             log.info(
@@ -310,7 +325,9 @@ class TextServer(ModelServer):
             )
         return [ChoiceSoFar() for _ in sequences]
 
-    def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
+    def _why_not(
+        self, inference: Inference, carry_over: CarryOver, sequences: Sequence[EngineRequest]
+    ) -> str | None:
         """The reason why the carry-over cannot be continued here; None if it can."""
         misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
         if misfit is not None:
@@ -320,7 +337,8 @@ class TextServer(ModelServer):
                 self._engine.check(_resumed(sequence, so_far))  # all choices, before the first is added
             if carry_over.made_by is None:
                 return None
-            is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
+            ours = MadeBy.from_json(self.made_by_of(inference.request.model))
+            is_exact = ours.accepts(MadeBy.from_json(carry_over.made_by))
         except EngineRefusal as error:
             return str(error)
         if not is_exact:

@@ -58,6 +58,15 @@ class AttentionFacts:
     """Factor of the scores, beside the scale that the layer asks of attention."""
     output: str
 
+    @property
+    def order(self) -> Tensor | None:
+        """Packed row i is row `order[i]` of the linears, one after the other. None: i."""
+        if not self.is_grouped:
+            return None
+        heads = torch.arange(self.query_heads + 2 * self.key_heads).view(self.key_heads, -1)
+        order = torch.cat([heads[:, :-2].flatten(), heads[:, -2], heads[:, -1]])
+        return (order[:, None] * self.head_dim + torch.arange(self.head_dim)).flatten()
+
 
 @dataclass(frozen=True, slots=True)
 class MlpFacts:
@@ -70,6 +79,10 @@ class MlpFacts:
     """Whether it is the second half of the one linear that is both."""
     activation: Activation
     down: str
+
+    def order(self, width: int) -> Tensor | None:
+        """Packed row i is row `order[i]` of `ups`. None: i. `width` is that of `down`."""
+        return torch.arange(2 * width).roll(width) if self.gate_is_second else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from api.app import create_app
 from api.middleware.turns import SMALL_BYTES, BodyMemory
 from api.services.services import AppSettings
 from nightshift.errors import TooManyRequests
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from tests.helpers.fakes import planned, submit_online
 from tests.helpers.waiting import wait_for
@@ -180,6 +181,16 @@ def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http, store):
 def test_announced_models_are_listed_before_a_worker_has_loaded_them(client):
     assert [model.id for model in client.models.list()] == ["parrot", CHAT_MODEL]
     assert client.models.retrieve(CHAT_MODEL).id == CHAT_MODEL
+
+
+def test_an_adapter_is_listed_with_its_parent(client, store):
+    with store.transaction() as tx:
+        model = Model(id="parrot", kind=ModelKind.DECODER, revision="1", parent=CHAT_MODEL)
+        tx.workers.register_model(model, tx.now())
+
+    listed = {model.id: (model.root, model.parent) for model in client.models.list()}
+
+    assert listed == {"parrot": (CHAT_MODEL, CHAT_MODEL), CHAT_MODEL: (CHAT_MODEL, None)}
 
 
 @pytest.mark.parametrize(

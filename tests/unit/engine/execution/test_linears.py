@@ -333,3 +333,35 @@ def test_without_native_kernels_onednn_is_used_and_int8_refused(monkeypatch):
     assert seconds > 0
     with pytest.raises(LookupError, match="int8"):
         fastest_pack("int8", 64, 64)
+
+
+@needs_native
+@pytest.mark.parametrize("kind", ["activation", "gate"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("way", PACKS)
+def test_what_is_multiplied_and_then_activated_is_what_is_stored_bit_for_bit(way, activation, kind):
+    weight, bias = weights(92, 64)
+    linear = PACKS[way]("float32")(weight, bias, **{kind: activation})
+    x = rows_of(33, 64)
+    product = torch.empty(33, linear.product_features, dtype=linear.product_dtype)
+    out = torch.empty(33, linear.out_features + 5)[:, : linear.out_features]
+
+    linear.multiply(x, product)
+    linear.activate(product, out)
+
+    assert error(product, F.linear(x.double(), weight.double(), bias.double())) < 1e-5
+    assert torch.equal(out, stored(linear, x))
+
+
+@needs_native_bfloat16
+@pytest.mark.parametrize("unit", UNITS)
+def test_in_bfloat16_too(unit):
+    weight, bias = (tensor.bfloat16() for tensor in weights(92, 64))
+    linear = NativeLinear("bfloat16", weight, bias, gate="silu", unit=unit)
+    x = rows_of(33, 64).bfloat16()
+    product, out = torch.empty(33, 92), torch.empty(33, 46, dtype=torch.bfloat16)
+
+    linear.multiply(x, product)
+    linear.activate(product, out)
+
+    assert torch.equal(out, stored(linear, x, torch.bfloat16))

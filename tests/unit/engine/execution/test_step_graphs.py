@@ -451,6 +451,19 @@ def test_steps_with_drafted_tokens_are_replayed_and_change_no_answer(small: Path
     assert_eager(engine)
 
 
+def test_steps_with_adapters_are_counted_and_those_without_are_replayed(small: Path) -> None:
+    rig = RunnerOf(small, max_num_seqs=2, max_num_batched_tokens=8)
+    runner = rig.recorded(Replays())
+    runner.has_adapters = True
+    chunk = Chunk(a_sequence(1, 5, 0, [[3, 4]]), 5)
+
+    runner.forward([chunk])
+    assert not runner.eager_steps
+    chunk.sequence.adapter_slot = 0
+    runner.forward([chunk])
+    assert runner.eager_steps == {"adapters": 1}
+
+
 def test_a_step_larger_than_all_that_were_recorded_is_counted(small: Path) -> None:
     rig = RunnerOf(small, max_num_seqs=2, max_num_batched_tokens=8)
     runner, replays = rig.recorded(Replays()), rig.eager()
@@ -528,6 +541,7 @@ def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_
         device=torch.device(device),
         attention=attention,
         times=LoadTimes(),
+        adapters=None,
     )
     runner: Any = PreparedRunner()
 

@@ -5,7 +5,7 @@ import pytest
 
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.checkpoints import check_distinct, find, model_id
+from nightshift.fleet.checkpoints import Adapter, check_distinct, find, model_id, split_adapters
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -137,3 +137,35 @@ def test_a_model_is_loaded_at_start_or_when_asked_for_and_not_both() -> None:
         check_distinct(["org/a"], ["org/b", "org/a"])
     with pytest.raises(ConfigurationError, match="would both be called 'org/a'"):
         check_distinct(["org/a@v1"], ["org/a@v2"])
+
+
+def an_adapter(path: Path) -> Path:
+    return a_directory(path, "adapter_config.json", "adapter_model.safetensors")
+
+
+def test_an_adapter_is_served_under_the_name_that_it_is_given(tmp_path, monkeypatch):
+    an_adapter(tmp_path / "adapters" / "v3")
+    monkeypatch.chdir(tmp_path)
+    checkpoint = find("sum=models/tiny-llama+adapters/v3")
+    assert (checkpoint.id, checkpoint.is_hub_id) == ("sum", False)
+    assert checkpoint.reference == f"sum=models/tiny-llama+{tmp_path}/adapters/v3"
+    assert model_id(checkpoint.reference) == "sum"
+
+
+def test_models_and_adapters_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a_directory(tmp_path / "a=b+c", *FILES)
+    models, adapters = split_adapters(["org/chat@main", "a=b+c", "sum=org/chat@main+/srv/sum", "/srv/a=b+c"])
+    assert models == ("org/chat@main", "a=b+c", "/srv/a=b+c")
+    assert adapters == (Adapter("sum", "org/chat@main", "/srv/sum"),)
+
+
+def test_what_an_adapter_lacks_is_named(tmp_path):
+    a_directory(tmp_path / "v3", "adapter_config.json", "adapter_model.bin")
+    with pytest.raises(ConfigurationError, match=r"adapter sum: .*v3 has no adapter_model\.safetensors"):
+        find(f"sum=org/chat+{tmp_path / 'v3'}")
+
+
+def test_an_adapter_cannot_have_the_name_of_a_model(tmp_path):
+    with pytest.raises(ConfigurationError, match="would both be called 'chat'"):
+        check_distinct(["/models/chat", f"chat=chat+{tmp_path}"])

@@ -130,7 +130,7 @@ def test_a_row_continues_what_an_earlier_lease_left_and_that_is_saved_until_it_d
 
 
 def admitted(row: int, tries: int = 1) -> ShardRow:
-    server = cast(ModelServer, SimpleNamespace(made_by=None, context_length=128))
+    server = cast(ModelServer, SimpleNamespace(made_by_of=lambda model_id: None, context_length=128))
     request = Chat().parse(chat_body("hello"))
     return ShardRow(row, f"r{row}", None, request, server=server, tries=tries)
 

@@ -32,7 +32,7 @@ def hopeless(rows: list[ShardRow], longest: int, left_s: float) -> list[int]:
 
 def begun(so_far: CarryOver | None = None) -> ShardRow:
     """A row with two choices."""
-    server = cast(ModelServer, SimpleNamespace(context_length=128, made_by=None))
+    server = cast(ModelServer, SimpleNamespace(context_length=128, made_by_of=lambda model_id: None))
     row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=2)), server=server)
     row.begin(so_far, NOW_S)
     return row

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nightshift_engine.execution.linears.interface import Activation
-from nightshift_engine.kernels.triton import decode, kv_write, prefill, rows, sampling
+from nightshift_engine.kernels.triton import decode, kv_write, lora, prefill, rows, sampling
 from nightshift_engine.kernels.triton.launch import PagedKv
 from tests.unit.engine.kernels.triton.attention_problems import PROBLEMS, Inputs, Problem, random_inputs
 
@@ -74,6 +74,8 @@ def launch_everything(inputs: Inputs) -> None:
             shared_tokens=shared_tokens, **shared,
         )  # fmt: skip
     launch_rows(inputs)
+    for rank in (16, 256):
+        launch_adapters(inputs, rank)
     sampling.compile_all(151_936, torch.device("cpu"))
 
 
@@ -99,6 +101,15 @@ def launch_rows(inputs: Inputs) -> None:
     inner = qkv.shape[1] // 2
     for activation in get_args(Activation):
         rows.activate(qkv, activation, qkv.new_empty(5, inner))
+
+
+def launch_adapters(inputs: Inputs, rank: int) -> None:
+    """Launches the kernels of adapters of queries, keys and values."""
+    dtype, ends, slots = inputs.q.dtype, (512, 768, 1024), torch.ones(4, dtype=torch.int32)
+    x, out = torch.zeros(5, 512, dtype=dtype), torch.zeros(5, 1024)
+    a, b = torch.zeros(4, 3 * rank, 512, dtype=dtype), torch.zeros(4, 64, rank, 16, dtype=dtype)
+    tiles = torch.tensor([[0, 0, 5]], dtype=torch.int32)
+    lora.add_adapters(x, a, b, ends, slots, torch.arange(5, dtype=torch.int32), tiles, out, 1.0)
 
 
 def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any], architecture: int) -> Any:
@@ -130,7 +141,7 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (prefill, decode, kv_write, rows, sampling):
+    for module in (prefill, decode, kv_write, rows, sampling, lora):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",
@@ -143,6 +154,8 @@ def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
                 "_sum_chunks",
                 "_find_cut",
                 "_draw_row",
+                "_shrink",
+                "_expand",
             ):
                 recorder = Recorder(kernel)
                 setattr(module, name, recorder)

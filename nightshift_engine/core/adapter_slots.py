@@ -1,0 +1,63 @@
+"""The adapters that a device holds, and those that running sequences use. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+
+class AdapterSlots:
+    """Each adapter on the device has a slot. One that no running sequence uses gives it up to another, the
+    least recently used first.
+    """
+
+    def __init__(self, num_slots: int = 0) -> None:
+        self._free = list(range(num_slots))
+        self._slots: dict[str, int] = {}
+        self._users: Counter[str] = Counter()
+        self._idle: OrderedDict[str, None] = OrderedDict()  # the least recently used first
+        self._new: dict[str, int] = {}
+
+    def may_take(self, adapter: str) -> bool:
+        """Whether it has a slot, or may have one now."""
+        return adapter in self._slots or bool(self._free) or bool(self._idle)
+
+    def take(self, adapter: str) -> int:
+        """The slot of an adapter for a sequence that begins to run; one for which `may_take` is true."""
+        if adapter not in self._slots:
+            self._give(adapter)
+        self._idle.pop(adapter, None)
+        self._users[adapter] += 1
+        return self._slots[adapter]
+
+    def give_back(self, adapter: str) -> None:
+        """Notes that a sequence with this adapter runs no more."""
+        self._users[adapter] -= 1
+        if not self._users[adapter]:
+            del self._users[adapter]
+            self._idle[adapter] = None
+
+    def take_new(self) -> dict[str, int]:
+        """The adapters, and their slots, that have got one since the last call."""
+        new, self._new = self._new, {}
+        return new
+
+    def forget(self, adapter: str) -> None:
+        """Frees the slot of an adapter that could not be loaded, and that no sequence uses."""
+        del self._idle[adapter]
+        self._free.append(self._slots.pop(adapter))
+
+    def check_integrity(self, running: Counter[str]) -> None:
+        """Asserts that the users are those that run, and that no slot has two adapters."""
+        assert self._users == running, f"used by {self._users}, and {running} run"
+        assert self._slots.keys() == self._users.keys() | self._idle.keys(), "an adapter is in no state"
+        slots = [*self._slots.values(), *self._free]
+        assert len(set(slots)) == len(slots), "a slot is given twice"
+
+    def _give(self, adapter: str) -> None:
+        if self._free:
+            slot = self._free.pop(0)
+        else:
+            gone, _ = self._idle.popitem(last=False)
+            slot = self._slots.pop(gone)
+            self._new.pop(gone, None)
+        self._slots[adapter] = self._new[adapter] = slot

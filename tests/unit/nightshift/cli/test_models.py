@@ -1,0 +1,55 @@
+"""`nightshift models`: adapters that `up` and `worker` serve from their next start on."""
+
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli.models import with_added
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    folder = tmp_path / "finetuned"
+    folder.mkdir()
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        (folder / file).write_text("{}")
+    return folder
+
+
+def add(nightshift, adapter, data_dir, name="sum", base="org/chat@main"):
+    return nightshift(
+        "models", "add-adapter", name, str(adapter), "--base", base, "--data-dir", str(data_dir)
+    )
+
+
+def test_an_adapter_that_was_added_is_served_beside_its_base_and_only_there(nightshift, adapter, tmp_path):
+    ended = add(nightshift, adapter, tmp_path / "data")
+
+    assert (ended.code, ended.err) == (0, "sum will be served where org/chat is, from the next start on\n")
+    assert with_added(["org/chat"], tmp_path / "data") == ("org/chat", f"sum=org/chat+{adapter}")
+    assert with_added(["other"], tmp_path / "data") == ("other",)
+    named = ("org/chat", "sum=org/chat+/elsewhere")
+    assert with_added(named, tmp_path / "data") == named
+
+
+def test_the_same_name_again_replaces_it_and_it_can_be_removed(nightshift, adapter, tmp_path):
+    data_dir = tmp_path / "data"
+    add(nightshift, adapter, data_dir)
+    add(nightshift, adapter, data_dir, base="other")
+    assert with_added(["other", "org/chat"], data_dir)[2:] == (f"sum=other+{adapter}",)
+
+    ended = nightshift("models", "remove-adapter", "sum", "--data-dir", str(data_dir))
+    assert ended.code == 0
+    assert with_added(["other"], data_dir) == ("other",)
+    again = nightshift("models", "remove-adapter", "sum", "--data-dir", str(data_dir))
+    assert again.code == 1
+    assert "there is no adapter 'sum'" in again.err
+
+
+def test_what_is_no_adapter_is_refused(nightshift, adapter, tmp_path):
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    ended = add(nightshift, adapter, tmp_path / "data")
+    assert ended.code == 1
+    assert "has no adapter_model.safetensors" in ended.err
+    ended = add(nightshift, adapter, tmp_path / "data", name="a name")
+    assert "'a name' cannot be a name" in ended.err
