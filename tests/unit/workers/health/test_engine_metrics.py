@@ -99,7 +99,7 @@ def test_a_decoder_has_every_figure(models: Models) -> None:
 
     eager = [name for name in shown if "eager_steps" in name]
     assert len(shown) - len(eager) == len(OF_STATS) - 1 + 2  # padding is an encoder's; busy, roofline
-    assert [samples[name] for name in eager] == [0] * 6  # no graphs on this device
+    assert [samples[name] for name in eager] == [0] * len(eager)  # no graphs on this device
     label = f'{{model="{DECODER}"}}'
     assert samples[f"nightshift_engine_roofline_seconds_total{label}"] > 0
     assert samples[f"nightshift_engine_roofline_fraction{label}"] > 0
