@@ -43,6 +43,9 @@ inline char* memory_of_panel(long bytes) {
 }
 
 inline bits load_codes(const uint8_t* p) {
+#ifdef __AVX512F__
+    return (bits)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); // GCC makes many instructions of the below
+#endif
     bytes codes;
     memcpy(&codes, p, 16);
     return __builtin_convertvector(codes, bits);
@@ -52,9 +55,17 @@ inline bits load_codes(const uint8_t* p) {
 template <int CODE> floats code_values(const uint8_t* panel, long pair, int odd, long column) {
     if (CODE == INT4) {
         const bits codes = load_codes(panel + pair * PANEL + column);
+#ifdef __AVX512F__
+        const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+        return (floats)_mm512_permutexvar_ps((__m512i)(odd ? codes >> 4 : codes), values); // by the lowest four bits
+#endif
         return __builtin_convertvector((ints)(odd ? codes >> 4 : codes & 15) - 8, floats);
     }
-    const bits codes = load_codes(panel + (2 * pair + odd) * PANEL + column);
+    const uint8_t* at = panel + (2 * pair + odd) * PANEL + column;
+#ifdef __AVX512F__
+    if (CODE == INT8) return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)at)));
+#endif
+    const bits codes = load_codes(at);
     if (CODE == INT8) return __builtin_convertvector((ints)(codes << 24) >> 24, floats);
     // e4m3: its exponent and mantissa at float32's, whose exponents are larger by 120; exact for subnormal numbers too.
     const bits magnitude = (bits)((floats)((codes & 0x7f) << 20) * 0x1p120f);
@@ -73,7 +84,14 @@ inline bits rounded(floats v) {
 }
 
 inline void write_pair(uint16_t* out, long pair, long column, floats even, floats odd) {
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+    alignas(64) static constexpr uint16_t ORDER[2 * LANES] = {0,  16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                              8,  24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    const __m512i both = _mm512_permutexvar_epi16(_mm512_load_si512(ORDER), halves);
+#else
     const bits both = rounded(even) | rounded(odd) << 16;
+#endif
     memcpy(out + (pair * PANEL + column) * 2, &both, 64);
 }
 
