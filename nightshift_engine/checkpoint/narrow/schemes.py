@@ -67,7 +67,7 @@ def read_scheme(config: Any, name: str) -> Scheme:
 
 def _gptq(config: Mapping[str, Any]) -> Scheme:
     bits, act_order = _bits(config.get("bits"), (4, 8)), bool(config.get("desc_act"))
-    made = config.get("checkpoint_format") or "gptq"
+    made = config.get("checkpoint_format") or config.get("format") or "gptq"
     if made not in ("gptq", "gptq_v2"):
         raise ValueError(f"checkpoint_format is {made!r}; read are gptq and gptq_v2")
     if config.get("dynamic"):
@@ -78,7 +78,7 @@ def _gptq(config: Mapping[str, Any]) -> Scheme:
 
 def _awq(config: Mapping[str, Any]) -> Scheme:
     bits = _bits(config.get("bits", config.get("w_bit")), (4,))
-    if (version := str(config.get("version", "gemm")).lower()) != "gemm":
+    if (version := str(config.get("version") or config.get("format") or "gemm").lower()) != "gemm":
         raise ValueError(f"version is {version!r}; read is gemm")
     if config.get("zero_point", True) is not True:
         raise ValueError("zero_point is off")

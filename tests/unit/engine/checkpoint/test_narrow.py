@@ -72,6 +72,7 @@ def test_experts_in_mxfp4_are_read_as_transformers_reads_them() -> None:
         (GPTQ | {"bits": True}, "weights of True bits"),
         (GPTQ | {"group_size": 0}, "group_size is 0"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        (GPTQ | {"format": "bitblas"}, "checkpoint_format is 'bitblas'"),
         (GPTQ | {"dynamic": {"-:.*": {}}}, "dynamic gives modules settings"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'"),
         ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point is off"),
@@ -182,6 +183,14 @@ def test_rounding_keeps_zeros_and_rows_of_zeros() -> None:
 
 def test_int4_of_inputs_that_no_group_divides_is_left() -> None:
     assert round_weight(torch.ones(4, 48), "int4") is None
+
+
+@pytest.mark.parametrize("code", ["int4", "int8", "fp8"])
+def test_rows_are_picked_in_any_code(code: Any) -> None:
+    weight, order = round_weight(WEIGHT, code), torch.tensor([3, 1, 47])
+    assert weight is not None
+    picked = weight.rows(order).dequantized(torch.float32)
+    assert torch.equal(picked, weight.dequantized(torch.float32)[order])
 
 
 def test_weights_of_one_kind_are_joined_and_others_are_not() -> None:

@@ -65,6 +65,17 @@ def test_layers_keep_the_codes_where_a_kernel_reads_them(
 
 
 @needs_native
+@pytest.mark.parametrize(
+    ("family", "name"), [("phi3", "fp8 by row"), ("glm4", "fp8"), ("gemma2", "int4"), ("qwen3", "awq")]
+)
+def test_layers_that_a_family_stores_fused_or_apart_are_read(family: str, name: str, tmp_path: Path) -> None:
+    facts = {} if family == "phi3" else {"head_dim": 8}
+    directory, prompts = save_narrow(tmp_path, FORMATS[name], family, **facts), random_prompts(3)
+    engine = load_engine(directory, dtype="float32")
+    assert greedy_answers(engine, prompts, TOKENS) == reference_greedy(whole_of(directory), prompts, TOKENS)
+
+
+@needs_native
 def test_a_fused_layer_of_two_schemes_is_dequantised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
