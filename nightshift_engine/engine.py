@@ -170,7 +170,7 @@ class Engine:
             model_id=model.id,
             model_digest=model.digest,
             dtype=model.dtype,
-            weight_dtype=config.weight_dtype,
+            weight_dtype=model.weight_dtype,
             device=model.device,
             isa=instruction_set(model.device),
             torch_version=torch.__version__,

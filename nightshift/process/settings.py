@@ -566,7 +566,8 @@ class WorkerSettings(RowSettings, PriceSettings):
     engine_attention_backend: str = "auto"
     """`torch`, `native` (CPU), `triton` or `varlen` (CUDA), or `auto`."""
     engine_weight_dtype: str = "auto"
-    """`int8` (on a CPU) rounds the weights of linear layers and halves their memory beside bfloat16."""
+    """`int4`, `int8` or `fp8` (CUDA devices from compute capability 8.9 on) rounds the weights of linear
+    layers, and so takes a quarter or half of bfloat16's memory. auto: they stay as they are stored."""
     engine_kv_cache_dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, `int8`, or `fp8` (CUDA devices from compute capability 8.9 on, with
     Triton; as small as `int8`, and less exact). auto: that of the computation."""

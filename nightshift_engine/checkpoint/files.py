@@ -200,19 +200,14 @@ def _check_labels(config: dict[str, Any], name: str) -> None:
 
 
 def _check_precision(config: dict[str, Any], name: str) -> None:
-    """Refuses quantised weights, of a whole configuration or of its text model."""
-    for field in ("quantization_config", "compression_config", "quantization"):
-        if quantisation := config.get(field):
-            method = (
-                quantisation.get("quant_method", "of no name")
-                if isinstance(quantisation, dict)
-                else quantisation
-            )
-            instead = f"serve the checkpoint it was made from, in {', '.join(SERVED_DTYPES)}"
-            also = "weight_dtype='int8' rounds such weights at load, on a CPU"
+    """Refuses weights that are computed without their scales, of a whole configuration or of its text model.
+
+    Those that quantization_config describes are read with theirs, or refused, by `narrow/schemes.py`.
+    """
+    for field in ("compression_config", "quantization"):
+        if config.get(field):
             raise UnsupportedModel(
-                name,
-                f"it is quantised ({field} in config.json: {method}); {instead} ({also})",
+                name, f"it is quantised ({field} in config.json), in a way that is not read"
             )
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype is not None and dtype not in SERVED_DTYPES:

@@ -23,7 +23,9 @@ from transformers.models.auto.modeling_auto import (
 
 from ..errors import ModelLoadFailed, UnsupportedModel
 from .configuration import check_configuration
-from .files import check_files, local_directory, read_modules
+from .files import check_files, local_directory, read_modules, read_object
+from .narrow.schemes import Scheme
+from .narrow.tensors import scheme_of
 from .stored_tensors import OLD_BUFFERS
 
 TOKENIZER = ("tokenizer*", "*vocab*", "*.model", "*.tiktoken")
@@ -42,6 +44,8 @@ class Checkpoint:
     """Types in the modules.json of sentence-transformers, such as Pooling; None: there is no such file."""
     directory: Path | None = None
     """The files. None: only the configuration is known."""
+    scheme: Scheme | None = None
+    """The layout of its weights, if they are quantised."""
 
     @property
     def architecture(self) -> str | None:
@@ -373,6 +377,9 @@ def read_kind(model: str, revision: str | None = None) -> Kind:
     """Reads the kind of a directory or hub id. Raises `UnsupportedModel` by name, or `ModelLoadFailed`."""
     checkpoint = read_checkpoint(model, revision)
     kind = kind_of(checkpoint)
+    if checkpoint.scheme is not None and kind is not DECODER:
+        reason = f"it is quantised ({checkpoint.scheme.method}), and {kind.does}"
+        raise UnsupportedModel(checkpoint.name, f"{reason}; of quantised checkpoints, decoders are served")
     check_configuration(checkpoint.config, checkpoint.name)
     kind.check_files(checkpoint)
     return kind
@@ -405,13 +412,14 @@ def read_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """Reads what a directory or hub id is recognised by. Raises `UnsupportedModel` or `ModelLoadFailed`."""
     directory = local_directory(model, revision)
     check_files(directory, model)
+    scheme = scheme_of(read_object(directory / "config.json", model), model)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # whatever a broken file makes of the libraries below
         raise ModelLoadFailed(f"cannot load model {model!r}: config.json: {_said(error)}") from error
     modules = read_modules(directory, model)
     kinds = None if modules is None else tuple(module.kind for module in modules)
-    return Checkpoint(model, config, kinds, directory)
+    return Checkpoint(model, config, kinds, directory, scheme)
 
 
 def _what_it_is(checkpoint: Checkpoint) -> str:

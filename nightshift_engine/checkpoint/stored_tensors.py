@@ -3,13 +3,15 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import ModelLoadFailed, UnsupportedModel
@@ -21,7 +23,16 @@ OLD_BUFFERS = re.compile(r"(\.attn|\.attention)\.(masked_)?bias$|rotary_emb\.inv
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _SERVED = ("F32", "F16", "BF16", "F64")
-_DTYPES = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"} | {
+_DTYPES = {
+    "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F64": "float64",
+} | {
     f"{sign}{bits}": f"{kind}{bits}"
     for sign, kind in (("I", "int"), ("U", "uint"))
     for bits in (8, 16, 32, 64)
@@ -39,14 +50,19 @@ class StoredTensor:
     """The dtype as torch calls it, or as the header does where that is unknown."""
     file: str
     is_served: bool
+    shape: tuple[int, ...]
 
 
-def check_stored_tensors(directory: Path, name: str, hf_config: Any, auto_class: Any) -> None:
+def check_stored_tensors(
+    directory: Path, name: str, hf_config: Any, auto_class: Any, scaled: Collection[str] = ()
+) -> None:
     """Refuses weight files that are incomplete, and weights of a dtype that would be cast without a scale.
 
-    `auto_class` is what will load them. Raises `ModelLoadFailed` or `UnsupportedModel`.
+    `auto_class` is what will load them; tensors named in `scaled` are read with their scales. Raises
+    `ModelLoadFailed` or `UnsupportedModel`.
     """
-    odd = [tensor for tensor in stored_tensors(directory, name) if not tensor.is_served]
+    tensors = stored_tensors(directory, name)
+    odd = [tensor for tensor in tensors if not tensor.is_served and tensor.name not in scaled]
     if not odd:
         return
     kept = _tensors_of(hf_config, auto_class)
@@ -62,13 +78,49 @@ def stored_tensors(directory: Path, name: str) -> Iterator[StoredTensor]:
     for path in weight_files(directory, name):
         for key, tensor in _read_header(path, name).items():
             dtype = tensor["dtype"]
-            yield StoredTensor(key, _DTYPES.get(dtype, dtype), path.name, dtype in _SERVED)
+            shape = tuple(tensor["shape"])
+            yield StoredTensor(key, _DTYPES.get(dtype, dtype), path.name, dtype in _SERVED, shape)
 
 
-def num_stored_elements(directory: Path, name: str) -> int:
-    """Numbers in all tensors of the files. Raises `ModelLoadFailed` naming a broken one."""
-    headers = (_read_header(path, name) for path in weight_files(directory, name))
-    return sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
+def num_stored_elements(directory: Path, name: str, without: Collection[str] = ()) -> int:
+    """Numbers in all tensors of the files but those named. Raises `ModelLoadFailed` naming a broken file."""
+    tensors = stored_tensors(directory, name)
+    return sum(math.prod(tensor.shape) for tensor in tensors if tensor.name not in without)
+
+
+class StoredWeights:
+    """The tensors of a checkpoint's files, by name; of each, only what is asked for is read."""
+
+    def __init__(self, directory: Path, name: str, device: torch.device, stack: ExitStack) -> None:
+        self._stack, self._device = stack, device
+        self._paths = {tensor.name: directory / tensor.file for tensor in stored_tensors(directory, name)}
+        self._files: dict[Path, Any] = {}
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._paths)
+
+    def shape(self, name: str) -> list[int]:
+        return list(self._file(name).get_slice(name).get_shape())
+
+    def rows(self, name: str, start: int, stop: int) -> Tensor:
+        rows: Tensor = self._file(name).get_slice(name)[start:stop]
+        return rows
+
+    def whole(self, name: str) -> Tensor:
+        tensor: Tensor = self._file(name).get_tensor(name)
+        return tensor
+
+    def lazily(self, name: str) -> Any:
+        """A tensor as transformers takes it, to be read when it is needed."""
+        return self._file(name).get_slice(name)
+
+    def _file(self, name: str) -> Any:
+        path = self._paths[name]
+        if path not in self._files:
+            file = safe_open(path, framework="pt", device=str(self._device))
+            self._files[path] = self._stack.enter_context(file)
+        return self._files[path]
 
 
 def weight_files(directory: Path, name: str) -> list[Path]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..errors import InvalidConfig
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
-WEIGHT_DTYPE_NAMES = ("auto", "int8")
+WEIGHT_DTYPE_NAMES = ("auto", "int8", "int4", "fp8")
 KV_CACHE_DTYPE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
 SPECULATION_NAMES = ("auto", "off")
 ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
@@ -29,7 +29,8 @@ class EngineConfig:
     dtype: str = "auto"
     """auto: the checkpoint's own on CUDA; on CPU float32, but bfloat16 if stored so and faster so."""
     weight_dtype: str = "auto"
-    """int8 rounds weights of linear layers, and their inputs row by row; auto keeps them. CPU only."""
+    """auto keeps weights as they are stored; others round those of linear layers. int4: in groups of a row.
+    int8: by row, and on a CPU inputs too. fp8 (e4m3): by row, and inputs too, on CUDA 8.9 and later."""
     deterministic: bool = False
     """Bitwise equal results however requests are batched, cut, preempted, resumed. float32 on CPU only."""
     device: str = "auto"
@@ -110,7 +111,7 @@ class EngineConfig:
             value = getattr(self, name)
             _require(_is_count(value), name, "must be an integer of at least 1", value)
         if self.tensor_parallel_size > 1:
-            what = "must be 1 to be deterministic, or with int8 weights"
+            what = "must be 1 to be deterministic, or with rounded weights"
             is_split = not self.deterministic and self.weight_dtype == "auto"
             _require(is_split, "tensor_parallel_size", what, self.tensor_parallel_size)
         if self.adapters:

@@ -34,6 +34,8 @@ class ModelFacts:
     digest: str = ""
     """Digest that tells these weights from others: `weights.model_digest`."""
     dtype: str = "float32"
+    weight_dtype: str = "auto"
+    """The dtype that weights of linear layers were rounded to, or are held in; auto: neither."""
     kv_cache_dtype: str = "float32"
     device: str = "cpu"
     attention_backend: str = "torch"

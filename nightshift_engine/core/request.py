@@ -21,7 +21,7 @@ class MadeBy:
     """Digest of the model's files: see `weights.model_digest`."""
     dtype: str
     weight_dtype: str
-    """int8, or auto where weights are kept as they are."""
+    """The dtype that weights of linear layers were rounded to, or are held in; auto: neither."""
     device: str
     """cpu or cuda."""
     isa: str

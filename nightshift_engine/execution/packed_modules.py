@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
+from .device.held_weights import held_weights, narrow_of
 from .device.mapped_files import MappedFiles
 from .experts.packed import is_experts, pack_experts
 from .linears.interface import Linear, Packing
@@ -64,9 +65,20 @@ def _packed(child: Any, packing: Packing, dtype: torch.dtype, *, is_head: bool) 
 
 
 def weight_of(linear: Any) -> Tensor:
-    """`[out, in]`, of a `torch.nn.Linear` or of GPT-2's Conv1D, which keeps it the other way round."""
+    """`[out, in]`, of a `torch.nn.Linear` or of GPT-2's Conv1D, which keeps it the other way round.
+
+    One that is held narrow is dequantised.
+    """
     weight: Tensor = linear.weight.detach()
+    if (narrow := narrow_of(linear)) is not None:
+        return narrow.dequantized(weight.dtype)
     return weight.T if type(linear) is Conv1D else weight
+
+
+def shape_of(linear: Any) -> tuple[int, int]:
+    """Outputs and inputs of such a layer."""
+    rows, columns = linear.weight.shape
+    return (columns, rows) if type(linear) is Conv1D else (rows, columns)
 
 
 def bias_of(linear: Any) -> Tensor | None:
@@ -75,6 +87,7 @@ def bias_of(linear: Any) -> Tensor | None:
 
 def free(module: Any, files: MappedFiles) -> None:
     """Gives up the memory of a module's own weights, which have been packed. Vectors stay."""
+    held_weights(module).clear()
     for name, parameter in list(module.named_parameters(recurse=False)):
         if parameter.dim() > 1:
             files.release(parameter)

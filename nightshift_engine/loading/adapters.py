@@ -46,16 +46,20 @@ class Adapters:
 
 
 def load_adapters(
-    config: EngineConfig, forward_pass: Any, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, forward_pass: Any, weight_dtype: str, dtype: torch.dtype, device: torch.device
 ) -> Adapters | None:
     """Checks the adapters of a model, and takes memory for their slots; None without any.
 
-    Raises `UnsupportedAdapter` naming the first that does not go with the model, or `InvalidConfig`.
+    `weight_dtype` is what its linear layers hold: `ModelFacts.weight_dtype`. Raises `UnsupportedAdapter`
+    naming the first that does not go with the model, or `InvalidConfig`.
     """
     if not config.adapters:
         return None
     if not isinstance(forward_pass, Decoder):
         reason = "its base runs through transformers' own modules, and adapters go with written-out decoders"
+        raise UnsupportedAdapter(config.adapters[0].name, reason)
+    if weight_dtype != "auto":
+        reason = f"its base keeps weights in {weight_dtype}, and adapters go with weights of 16 or 32 bits"
         raise UnsupportedAdapter(config.adapters[0].name, reason)
     digests, changed, rank = dict[str, str](), set[str](), RANK_STEP
     for adapter in config.adapters:  # the numbers of one at a time

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
+from ..execution.device.held_weights import held_bytes
 from ..execution.experts.packed import is_experts
 from ..execution.kv_memory import KvShape
 from ..execution.linears.interface import LinearDType
@@ -73,6 +74,7 @@ def read_work(
     if _says_experts(config) != bool(experts) or (experts and not num_chosen):
         return None
     of_experts = {id(parameter) for module in experts for parameter in module.parameters()}
+    held = held_bytes(model)
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     layers = [
         parameter
@@ -83,19 +85,22 @@ def read_work(
     mixture = None
     if num_chosen and experts:
         num_experts = len(experts[0].gate_up_proj)
-        mixture = ExpertWork(num_experts, num_chosen, *_sizes(in_experts, layer_dtype))
+        mixture = ExpertWork(num_experts, num_chosen, *_sizes(in_experts, layer_dtype, held))
     return ModelWork(
-        *_sizes(layers, layer_dtype),
-        *_sizes([head_weight], head_dtype),
+        *_sizes(layers, layer_dtype, held),
+        *_sizes([head_weight], head_dtype, held),
         _attention(config, shapes, windows, kv_dtype),
         mixture,
     )
 
 
-def _sizes(weights: list[Tensor], dtype: LinearDType | None) -> tuple[int, int]:
+def _sizes(weights: list[Tensor], dtype: LinearDType | None, held: Mapping[int, int]) -> tuple[int, int]:
     """Numbers, and the bytes they take once they are packed."""
     num_bytes = 0
     for weight in weights:
+        if id(weight) in held:
+            num_bytes += held[id(weight)]
+            continue
         stored = weight.dtype if dtype is None else getattr(torch, stored_dtype(dtype, weight.detach()))
         num_bytes += weight.numel() * stored.itemsize
     return sum(weight.numel() for weight in weights), num_bytes

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from ..checkpoint.narrow.tensors import read_narrow
 from ..checkpoint.stored_tensors import num_stored_elements
 from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
+from .narrow import is_kept
 from .ranks.processes import rank_device
 
 _INPUTS_PER_PASS = {"cpu": 1_024, "cuda": 16_384}
@@ -59,13 +61,26 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     per_token = -(-_kv_bytes_per_token(text_config, kv_dtype) // size)
     fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
-    stored = num_stored_elements(directory, config.model)
     return Footprint(
-        _elements_held(stored, text_config, size) * dtype.itemsize,
+        _weight_bytes(config, directory, text_config, dtype, device),
         largest_step_bytes(config, text_config, dtype, device),
         per_token,
         fixed_tokens or least_tokens,
         has_fixed_kv=fixed_tokens is not None,
+    )
+
+
+def _weight_bytes(
+    config: EngineConfig, directory: Path, text_config: Any, dtype: torch.dtype, device: torch.device
+) -> int:
+    narrow = read_narrow(directory, config.model)
+    if narrow is None:
+        stored = num_stored_elements(directory, config.model)
+        return _elements_held(stored, text_config, config.tensor_parallel_size) * dtype.itemsize
+    others = num_stored_elements(directory, config.model, without=narrow.parts)
+    return others * dtype.itemsize + sum(
+        weight.num_bytes if is_kept(weight, device) else weight.num_elements * dtype.itemsize
+        for weight in narrow.weights.values()
     )
 
 

@@ -19,11 +19,14 @@ from ..execution.attention.selection import resolve_attention_backend
 from ..execution.decoder.pack import read_decoder
 from ..execution.decoder.recognition.facts import NotPlain
 from ..execution.device.devices import on_device
+from ..execution.device.held_weights import make_whole, narrow_of
 from ..execution.device.mapped_files import return_free_memory
 from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from ..execution.linears.dense import dense_packing
 from ..execution.linears.interface import LinearDType, Packing
+from ..execution.linears.narrow_cuda import cuda_narrow_pack, multiplies_fp8
+from ..execution.linears.narrow_native import narrow_native_pack
 from ..execution.linears.native import NativeLinear
 from ..execution.linears.packing import fastest_packing, native_packing
 from ..execution.model_runner import ModelRunner
@@ -115,8 +118,7 @@ def load_part(
 
     Raises like `load_model`.
     """
-    if config.weight_dtype != "auto" and device.type != "cpu":
-        raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
+    _check_weight_dtype(config.weight_dtype, device)
     if config.deterministic:
         _check_deterministic(config, device)
     tokenizer.check_chat_template(config.model)
@@ -126,6 +128,14 @@ def load_part(
         model = weights.load_pretrained(config, device, read=read, times=times)
         digest = weights.model_digest(config.model, config.revision)
         return prove_model(config, model, tokenizer, digest, Part(group), times)
+
+
+def _check_weight_dtype(name: str, device: torch.device) -> None:
+    """Raises `InvalidConfig` if the device has no kernel for such weights."""
+    if name != "auto" and device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"weight_dtype {name!r} needs the CPU or CUDA, not {device}")
+    if name == "fp8" and not multiplies_fp8(device):
+        raise InvalidConfig(f"weight_dtype 'fp8' needs a GPU of compute capability 8.9 or more, not {device}")
 
 
 def prove_model(
@@ -160,6 +170,7 @@ def prove_model(
         eos_token_ids=weights.eos_token_ids(model, tokenizer),
         digest=digest,
         dtype=str(dtype).removeprefix("torch."),
+        weight_dtype=_weight_dtype(config, model),
         kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
         device=device.type,
         attention_backend=attention,
@@ -169,12 +180,12 @@ def prove_model(
         roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
     forward_pass = _forward_pass(config, model, checked, facts, attention, part, times)
     with times.part("adapters"):
-        adapters = load_adapters(config, forward_pass, dtype, device)
+        adapters = load_adapters(config, forward_pass, facts.weight_dtype, dtype, device)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype, device)
     del model
     with times.part("memory given back"):
         return_free_memory()
-    how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
+    how = f"{dtype} on {device}, weights {facts.weight_dtype}, KV {kv_dtype}, attention by {attention}"
     log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(
         config,
@@ -193,6 +204,13 @@ def prove_model(
         times=times,
         adapters=adapters,
     )
+
+
+def _weight_dtype(config: EngineConfig, model: Any) -> str:
+    """The weights' dtype as it was asked for, else as layers hold them."""
+    held = (narrow.code for module in model.modules() if (narrow := narrow_of(module)) is not None)
+    stored = next(held, None) if config.weight_dtype == "auto" else None
+    return config.weight_dtype if stored is None else f"{stored} as stored"
 
 
 def _windows(checked: CheckedModel, context_length: int) -> dict[int, int | None]:
@@ -261,12 +279,13 @@ def _forward_pass(
 
 def _packing(config: EngineConfig, model: Any) -> Packing:
     if model.device.type != "cpu":
-        return dense_packing()
+        return replace(dense_packing(), narrow=cuda_narrow_pack(model.device))
     if config.deterministic:
         return native_packing("float32")
     try:
         layers, head = _linear_dtypes(config, model)
-        return fastest_packing(layers, *weights.typical_linear(model.config), head_dtype=head)
+        packing = fastest_packing(layers, *weights.typical_linear(model.config), head_dtype=head)
+        return replace(packing, narrow=narrow_native_pack(layers))
     except LookupError as error:
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} cannot be used: {error}") from error
 
@@ -293,7 +312,7 @@ def _written_out(
         name=name,
         attention=attention,
         block_size=config.block_size,
-        is_quantized=config.weight_dtype == "int8",
+        is_quantized=_rounds_inputs(config, model),
     )
     try:
         with times.part("packing"):
@@ -320,6 +339,8 @@ def _written_out(
         log.info("model %s runs through its own modules: %s", name, difference)
         model = _reloaded(config, model, name, attention)
     if model.device.type != "cpu":  # packed layers would be its own
+        if num_whole := make_whole(model):
+            log.warning("model %s: %d layers have narrow weights and are dequantised", name, num_whole)
         return ModulePass(model)
     num_packed = pack_modules(model, packing, model.dtype, head=model.get_output_embeddings())
     log.debug("model %s: %d layers packed", name, num_packed)
@@ -331,6 +352,14 @@ def _written_out(
         log.warning("model %s runs without packed layers, more slowly: %s", name, difference)
         model = _reloaded(config, model, name, attention)
     return ModulePass(model)
+
+
+def _rounds_inputs(config: EngineConfig, model: Any) -> bool:
+    """Whether packed layers round what they read."""
+    if model.device.type == "cpu":
+        return config.weight_dtype == "int8"
+    narrow = (narrow for module in model.modules() if (narrow := narrow_of(module)) is not None)
+    return any(weight.rounds_inputs for weight in narrow) and multiplies_fp8(model.device)
 
 
 def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> Any:

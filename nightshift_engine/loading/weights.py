@@ -16,12 +16,15 @@ from transformers.utils.hub import cached_file
 
 from ..checkpoint.files import check_generation_config, local_directory
 from ..checkpoint.kinds import DECODER, Kind, require_kind
+from ..checkpoint.narrow.tensors import read_narrow
 from ..checkpoint.stored_tensors import check_stored_tensors
 from ..core.config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
+from ..execution.device.held_weights import held_bytes
 from ..execution.linears.native import has_tiles
 from ..execution.linears.packing import fastest_dtype
 from ..text.tokenizer import Tokenizer
+from . import narrow as narrow_weights
 from .context import pin_longrope
 from .times import LoadTimes
 
@@ -110,17 +113,24 @@ def load_checkpoint(
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         dtype = dtype_of(config)
-        check_stored_tensors(directory, name, config, auto_class)
-        model, info = (class_of(config) if class_of else auto_class).from_pretrained(
-            directory,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # callers refuse them by name
-            **options,
-        )
+        options |= {
+            "use_safetensors": True,
+            "trust_remote_code": False,
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # callers refuse them by name
+        }
+        narrow = read_narrow(directory, name)
+        if narrow is not None:
+            narrow_weights.forget_quantization(config)
+        scaled = () if narrow is None else narrow.parts
+        check_stored_tensors(directory, name, config, auto_class, scaled)
+        made_by = class_of(config) if class_of else auto_class
+        if narrow is not None:
+            model, info = narrow_weights.read_model(
+                directory, name, narrow, made_by, config, dtype, **options
+            )
+            return LoadedCheckpoint(model, config, info)
+        model, info = made_by.from_pretrained(directory, config=config, dtype=dtype, **options)
     except EngineError:
         raise
     except Exception as error:  # whatever a broken file makes of the libraries below
@@ -145,6 +155,7 @@ def load_pretrained(
     require_kind(config.model, config.revision, kind)
     directory = local_directory(config.model, config.revision)
     check_generation_config(directory, config.model)
+    scheme = narrow_weights.check_config(config, directory)
     with times.part("checkpoint"):
         loaded = (
             read(config, directory)
@@ -166,9 +177,15 @@ def load_pretrained(
         reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
         raise UnsupportedModel(config.model, reason)
     pin_longrope(model, config.max_model_len, config.model)
+    code = narrow_weights.rounded_to(config, device)
+    if code is not None and scheme is None:
+        with times.part("weights rounded"):
+            narrow_weights.round_linears(model, code, config.model)
     with times.part("weights to the device"):
+        narrow_weights.move_held(model, device)
         move_weights(model, device)
-    times.weight_bytes += sum(weight.nbytes for weight in model.parameters())
+    held = held_bytes(model)
+    times.weight_bytes += sum(held.get(id(weight), weight.nbytes) for weight in model.parameters())
     return model.eval()
 
 

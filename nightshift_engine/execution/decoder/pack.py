@@ -1,6 +1,7 @@
 """Takes a transformers decoder apart as it was recognised: its weights packed, its own freed as they are."""
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checkpoint.narrow.weight import NarrowWeight, join_rows
 from ...kernels.native.build import load_kernels
 from ..attention.interface import LayerCall
+from ..device.held_weights import make_whole, narrow_of
 from ..device.mapped_files import MappedFiles
 from ..device.native_calls import FIXED_ORDER
 from ..experts.packed import pack_experts
 from ..linears.interface import Linear, Pack, Packing
-from ..packed_modules import bias_of, free, pack_modules, weight_of
+from ..packed_modules import bias_of, free, pack_modules, shape_of, weight_of
 from ..parallel.part import Part
 from .adapters.targets import find_targets
 from .decoder import Decoder
@@ -50,6 +53,8 @@ from .weights import (
     Router,
     SharedExpert,
 )
+
+log = logging.getLogger(__name__)
 
 
 def read_decoder(
@@ -118,6 +123,7 @@ class _Packer:
     def __init__(self, facts: DecoderFacts, packing: Packing, dtype: torch.dtype, part: Part) -> None:
         self._facts, self._packing, self._dtype, self._part = facts, packing, dtype, part
         self._files = MappedFiles()
+        self._num_dequantized = 0
         self._rotaries = [Rotary(call.tables) for call in facts.rotaries]
 
     def pack(self, calls: Sequence[LayerCall]) -> DecoderWeights:
@@ -130,6 +136,8 @@ class _Packer:
         linear = self._head()
         norm = None if facts.norm is None else _norm(facts.norm_module, facts.norm)
         head = Head(norm, linear, facts.logit_factor, facts.logit_cap)
+        if self._num_dequantized:
+            log.warning("%d layers have narrow weights and are computed dequantised", self._num_dequantized)
         return DecoderWeights(embedding, layers, head)
 
     def _head(self) -> Linear:
@@ -204,6 +212,8 @@ class _Packer:
         left = ModuleMlp(module.get_submodule(facts))
         if self._facts.embedding.weight.device.type == "cpu":
             pack_modules(left.module, self._packing, self._dtype)
+        else:
+            self._num_dequantized += make_whole(left.module)
         return left
 
     def _mixture(self, module: Any, facts: MixtureFacts) -> Mixture | None:
@@ -246,7 +256,7 @@ class _Packer:
         )
 
     def _mlp(self, module: Any, facts: MlpFacts) -> Mlp:
-        width = weight_of(module.get_submodule(facts.down)).shape[1]
+        _, width = shape_of(module.get_submodule(facts.down))
         kind = "gate" if facts.is_gated else "activation"
         sections = [width, width] if facts.is_gated else [width]
         pack, order = self._packing.layers, facts.order(width)
@@ -256,8 +266,10 @@ class _Packer:
     def _summed(self, module: Any, path: str) -> Linear:
         """A layer whose outputs join the residual stream."""
         linear, part = module.get_submodule(path), self._part
-        weight = part.columns(weight_of(linear).clone(memory_format=torch.contiguous_format))
-        packed = self._packing.layers(weight, part.added(bias_of(linear)))
+        weight = self._joined([linear], self._packing.layers)
+        if isinstance(weight, Tensor):
+            weight = part.columns(weight)
+        packed = self._pack(self._packing.layers, weight, part.added(bias_of(linear)))
         free(linear, self._files)
         return part.summed(packed)
 
@@ -275,9 +287,9 @@ class _Packer:
         Of each of `sections`, in that order, a rank has its run of rows.
         """
         linears = [module.get_submodule(path) for path in paths]
-        weight = torch.cat([weight_of(linear) for linear in linears])
+        weight = self._joined(linears, pack)
         biases = [
-            weight.new_zeros(len(weight_of(linear)), dtype=torch.float32)
+            torch.zeros(shape_of(linear)[0], device=linear.weight.device)
             if linear.bias is None
             else linear.bias.detach().float()
             for linear in linears
@@ -289,7 +301,26 @@ class _Packer:
         if rows is not None:
             order = rows if order is None else order[rows]
         if order is not None:
-            weight, bias = weight[order], None if bias is None else bias[order]
+            weight = weight.rows(order) if isinstance(weight, NarrowWeight) else weight[order]
+            bias = None if bias is None else bias[order]
+        return self._pack(pack, weight, bias, **options)
+
+    def _joined(self, linears: Sequence[Any], pack: Pack) -> Tensor | NarrowWeight:
+        """The rows of several layers, narrow if they all are in the same way and may be packed so."""
+        narrow = [weight for linear in linears if (weight := narrow_of(linear)) is not None]
+        is_narrow = len(narrow) == len(linears) and pack is self._packing.layers and self._packing.narrow
+        joined = join_rows(narrow) if is_narrow else None
+        if joined is None and narrow:
+            self._num_dequantized += 1
+        return torch.cat([weight_of(linear) for linear in linears]) if joined is None else joined
+
+    def _pack(self, pack: Pack, weight: Tensor | NarrowWeight, bias: Tensor | None, **options: Any) -> Linear:
+        if isinstance(weight, NarrowWeight):
+            assert self._packing.narrow is not None, "else it would be dequantised"
+            if (packed := self._packing.narrow(weight, bias, **options)) is not None:
+                return packed
+            self._num_dequantized += 1
+            weight = weight.dequantized(self._dtype)
         return pack(weight, bias, **options)
 
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...checkpoint.narrow.weight import NarrowWeight
+
 Activation = Literal["silu", "gelu_tanh", "gelu", "gelu_quick", "relu", "relu_squared"]
 """Functions that follow a linear layer; "gelu" is the exact one, "gelu_quick" x sigmoid(1.702 x)."""
 LinearDType = Literal["float32", "bfloat16", "int8"]
@@ -62,6 +64,19 @@ class Pack(Protocol):
     ) -> Linear: ...
 
 
+class PackNarrow(Protocol):
+    """Makes a packed layer of a narrow weight as `Pack` does; None if this machine has no kernel for it."""
+
+    def __call__(
+        self,
+        weight: NarrowWeight,
+        bias: Tensor | None = None,
+        *,
+        activation: Activation | None = None,
+        gate: Activation | None = None,
+    ) -> Linear | None: ...
+
+
 class GroupedLinear(Protocol):
     """Several layers of one shape, each for its own run of rows: the experts of a mixture."""
 
@@ -89,6 +104,8 @@ class Packing:
     head: Pack
     experts: PackGrouped | None = None
     """The packing of experts. None: they are left as they are."""
+    narrow: PackNarrow | None = None
+    """The packing of layers whose weights are narrow. None: they are dequantised."""
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {

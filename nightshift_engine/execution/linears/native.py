@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...checkpoint.narrow.weight import NarrowWeight
 from ...kernels.native.build import load_kernels
 from ..device.native_calls import FIXED_ORDER, invoke
 from .interface import Activation, LinearDType, Unit
@@ -94,13 +95,14 @@ class NativeLinear:
     def __init__(
         self,
         dtype: LinearDType,
-        weight: Tensor,
+        weight: Tensor | NarrowWeight,
         bias: Tensor | None,
         *,
         activation: Activation | None = None,
         gate: Activation | None = None,
         unit: Unit = "vectors",
     ) -> None:
+        """A narrow weight is one of int8 with a scale for each row, which is packed as it is."""
         kernels = load_kernels("linear", FIXED_ORDER)
         n, k = weight.shape
         assert self.can_pack(dtype, k, unit), (
@@ -108,13 +110,16 @@ class NativeLinear:
         )
         self.in_features, self.out_features = k, n // 2 if gate else n
         self.product_features, self.product_dtype = n, torch.float32
-        stored = stored_dtype(dtype, weight)
+        stored = dtype if isinstance(weight, NarrowWeight) else stored_dtype(dtype, weight)
         self._run: Any = getattr(kernels, symbol("linear", dtype, unit, stored))
         self._store_epilogue = GATED if gate else ACTIVATED if activation else STORE
-        columns = [weight] if bias is None else [weight, bias[:, None]]
+        rows = weight.codes if isinstance(weight, NarrowWeight) else weight
+        columns = [rows] if bias is None else [rows, bias[:, None]]
         arranged = [arrange(column, gate) for column in columns]  # whole panels of rows
         scales = None
-        if dtype == "int8":
+        if isinstance(weight, NarrowWeight):
+            scales = arrange(weight.scales, gate)[:, 0].float().contiguous()
+        elif dtype == "int8":
             arranged[0], scales = quantize_rows(arranged[0])
         self._x_dtype = getattr(torch, dtype)
         self._weight = to_panels(arranged[0].to(getattr(torch, stored)), WEIGHTS_PER_LANE[stored])

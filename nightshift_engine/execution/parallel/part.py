@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidConfig
+from ..device.held_weights import whole_weights
 from ..kv_memory import KvShape
 from ..linears.interface import Linear
 from .group import Group
-from .sharded import whole_weights
 
 
 class Part:
@@ -27,7 +27,7 @@ class Part:
 
     def whole(self, module: Any) -> AbstractContextManager[None]:
         """Makes the weights below `module` whole inside the block, for the last time."""
-        return nullcontext() if self.group is None else whole_weights(module, self.group)
+        return nullcontext() if self.group is None else whole_weights(module)
 
     def count(self, number: int) -> int:
         """This rank's share of heads, or of anything that all have the same number of.

@@ -12,6 +12,7 @@
 
 #include "linear_call.h"
 #include "linear_float32_tiles.h"
+#include "narrow_panel.h"
 #include "share.h"
 #include "tiles.h"
 
@@ -125,18 +126,49 @@ template <class T, int... ROWS> Tile tile_of(int rows, std::integer_sequence<int
     return tiles[rows - 1];
 }
 
-// All rows against one panel, in parts of at most ROWS_MAX rows, of nearly equal height.
-template <class T> void panel_in_vectors(const void* context, long panel, Parts& parts) {
-    const LinearCall& call = *(const LinearCall*)context;
-    const long panel_bytes = PANEL * call.k * T::WEIGHT_BYTES, blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX;
-    const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
-    const long fetch = panel + 1 < panels_of(call) ? panel_bytes / blocks : 0;
+// All rows against one panel, in parts of at most ROWS_MAX rows, of nearly equal height. `next`: memory wanted for the next panel.
+template <class T> void rows_in_vectors(const LinearCall& call, long panel, const char* next, long next_bytes, Parts& parts) {
+    const long blocks = (call.rows + ROWS_MAX - 1) / ROWS_MAX, fetch = next_bytes / blocks;
     for (long block = 0, row = 0; block < blocks; block++) {
         const long height = (call.rows - row) / (blocks - block);
         const Tile tile = tile_of<T>(height, std::make_integer_sequence<int, ROWS_MAX>{});
         if (block >= parts.first && !tile(call, row, panel, next + block * fetch, fetch, parts)) return;
         row += height;
     }
+}
+
+using RunRows = void (*)(const LinearCall&, long, const char*, long, Parts&);
+
+template <class T, RunRows run_rows> void stored_panel(const void* context, long panel, Parts& parts) {
+    const LinearCall& call = *(const LinearCall*)context;
+    const long panel_bytes = PANEL * call.k * T::WEIGHT_BYTES;
+    run_rows(call, panel, (const char*)call.w + (panel + 1) * panel_bytes, panel + 1 < panels_of(call) ? panel_bytes : 0, parts);
+}
+
+template <class T> void panel_in_vectors(const void* context, long panel, Parts& parts) {
+    stored_panel<T, rows_in_vectors<T>>(context, panel, parts);
+}
+
+// A panel of narrow weights, written out as T's weights first. So every sum is that over the weights written out.
+template <class T, RunRows run_rows> void narrow_panel(const void* context, long panel, Parts& parts) {
+    const NarrowCall& call = *(const NarrowCall*)context;
+    const long panel_bytes = PANEL * call.all.k * T::WEIGHT_BYTES, narrow_bytes = panel_bytes_of(call);
+    LinearCall written = call.all;
+    char* memory = memory_of_panel(panel_bytes);
+    write_panel<typename T::X>(call, panel, memory);
+    written.w = memory - panel * panel_bytes;
+    const char* next = (const char*)call.all.w + (panel + 1) * narrow_bytes;
+    run_rows(written, panel, next, panel + 1 < panels_of(call.all) ? narrow_bytes : 0, parts);
+}
+
+template <class T> int share_narrow(const NarrowCall& call, Member* member, RunChunk panel) {
+    constexpr long X_BYTES = sizeof(typename T::X);
+    share_bands(member, call.all, call.all.k * X_BYTES, [&](Member* member, long first, long count) {
+        NarrowCall some = call;
+        some.all = some_rows(call.all, first, count, X_BYTES);
+        share_parts(member, is_worth_sharing(call.all), panels_of(some.all), panel, &some);
+    });
+    return 0;
 }
 
 template <class T> int share_panels(const LinearCall& call, Member* member, RunChunk panel) {
@@ -215,11 +247,8 @@ bool matrix_tile(const LinearCall& call, long row, long height, long panel, cons
     return true;
 }
 
-template <class T> void panel_in_tiles(const void* context, long panel, Parts& parts) {
-    const LinearCall& call = *(const LinearCall*)context;
-    const long panel_bytes = PANEL * call.k * T::WEIGHT_BYTES, blocks = (call.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const char* next = (const char*)call.w + (panel + 1) * panel_bytes;
-    const long fetch = panel + 1 < panels_of(call) ? panel_bytes / blocks : 0;
+template <class T> void rows_in_tiles(const LinearCall& call, long panel, const char* next, long next_bytes, Parts& parts) {
+    const long blocks = (call.rows + BLOCK_ROWS - 1) / BLOCK_ROWS, fetch = next_bytes / blocks;
     Tiles tiles;
     for (long block = parts.first; block < blocks; block++) {
         const long row = block * BLOCK_ROWS, height = std::min<long>(BLOCK_ROWS, call.rows - row);
@@ -227,11 +256,19 @@ template <class T> void panel_in_tiles(const void* context, long panel, Parts& p
         if (!matrix_tile<T>(call, row, height, panel, next + block * fetch, fetch, parts)) return;
     }
 }
+
+template <class T> void panel_in_tiles(const void* context, long panel, Parts& parts) {
+    stored_panel<T, rows_in_tiles<T>>(context, panel, parts);
+}
 #endif
 
 } // namespace
 
 extern "C" {
+
+int narrow_float32(const NarrowCall* call, Member* member) {
+    return share_narrow<Float32>(*call, member, narrow_panel<Float32, rows_in_vectors<Float32>>);
+}
 
 int linear_float32(const LinearCall* call, Member* member) { return share_panels<Float32>(*call, member, panel_in_vectors<Float32>); }
 int grouped_float32(const GroupedCall* call, Member* member) {
@@ -247,6 +284,9 @@ int grouped_float32_by_bfloat16(const GroupedCall* call, Member* member) {
 
 #ifdef __AVX512BF16__
 int linear_bfloat16(const LinearCall* call, Member* member) { return share_panels<BFloat16>(*call, member, panel_in_vectors<BFloat16>); }
+int narrow_bfloat16(const NarrowCall* call, Member* member) {
+    return share_narrow<BFloat16>(*call, member, narrow_panel<BFloat16, rows_in_vectors<BFloat16>>);
+}
 int grouped_bfloat16(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<BFloat16, panel_in_vectors<BFloat16>>);
 }
@@ -264,6 +304,9 @@ int32_t has_matrix_tiles() { return has_tiles; }
 int linear_float32_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<SplitPanel>(*call, member); }
 int linear_float32_by_bfloat16_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<StoredPanel>(*call, member); }
 int linear_bfloat16_tiles(const LinearCall* call, Member* member) { return share_panels<BFloat16>(*call, member, panel_in_tiles<BFloat16>); }
+int narrow_bfloat16_tiles(const NarrowCall* call, Member* member) {
+    return share_narrow<BFloat16>(*call, member, narrow_panel<BFloat16, rows_in_tiles<BFloat16>>);
+}
 int grouped_bfloat16_tiles(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);
 }

@@ -5,53 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from ...checkpoint.stored_tensors import check_stored_tensors, stored_tensors
+from ...checkpoint.stored_tensors import StoredWeights, check_stored_tensors
 from ...core.config import EngineConfig
 from ...errors import ModelLoadFailed
 from ...execution.attention.latent import expanded_only
+from ...execution.device.held_weights import hold_weight
 from ...execution.parallel.group import Group
-from ...execution.parallel.sharded import HeldRows, hold_rows, run_of
+from ...execution.parallel.sharded import HeldRows, run_of
 from ..weights import LoadedCheckpoint, decoder_dtype
 from .checks import cannot_be_split
 
 _KEPT_IN_FLOAT32 = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
 """Attributes of transformers' classes with the names of modules that are not rounded."""
-
-
-class StoredWeights:
-    """The tensors of a checkpoint's files, by name; of each, only what is asked for is read."""
-
-    def __init__(self, directory: Path, name: str, device: torch.device, stack: ExitStack) -> None:
-        self._stack, self._device = stack, device
-        self._paths = {tensor.name: directory / tensor.file for tensor in stored_tensors(directory, name)}
-        self._files: dict[Path, Any] = {}
-
-    @property
-    def names(self) -> set[str]:
-        return set(self._paths)
-
-    def shape(self, name: str) -> list[int]:
-        return list(self._file(name).get_slice(name).get_shape())
-
-    def rows(self, name: str, start: int, stop: int) -> Tensor:
-        rows: Tensor = self._file(name).get_slice(name)[start:stop]
-        return rows
-
-    def whole(self, name: str) -> Tensor:
-        tensor: Tensor = self._file(name).get_tensor(name)
-        return tensor
-
-    def _file(self, name: str) -> Any:
-        path = self._paths[name]
-        if path not in self._files:
-            file = safe_open(path, framework="pt", device=str(self._device))
-            self._files[path] = self._stack.enter_context(file)
-        return self._files[path]
 
 
 def load_rows(group: Group, config: EngineConfig, directory: Path) -> LoadedCheckpoint:
@@ -88,8 +57,9 @@ def read_into(model: Any, stored: StoredWeights, name: str, group: Group) -> dic
             mismatched.append((key, shape, parameter.shape))
         elif parameter.dim() > 1 and id(parameter) not in embeddings:
             path, _, own_name = key.rpartition(".")
-            held = HeldRows(_rows(stored, key, parameter, group), len(parameter))
-            hold_rows(model.get_submodule(path), own_name, held, group)
+            rows = _rows(stored, key, parameter, group)
+            held = HeldRows(rows, len(parameter), group)
+            hold_weight(model.get_submodule(path), own_name, held, rows)
         else:
             _set(model, parameter, stored.whole(key).to(parameter.dtype))
     for key in names & known.keys() - own.keys():

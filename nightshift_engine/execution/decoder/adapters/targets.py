@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ...packed_modules import weight_of
+from ...packed_modules import shape_of
 from ..recognition.facts import DecoderFacts, LayerFacts, MlpFacts
 
 Place = Literal["qkv", "output", "up", "down"]
@@ -44,7 +44,7 @@ def _of_layer(module: Any, index: int, facts: LayerFacts) -> Iterator[tuple[str,
     yield from _of_place(module, index, "qkv", attention.linears, attention.order)
     yield from _of_place(module, index, "output", [attention.output])
     if isinstance(mlp, MlpFacts):
-        width = weight_of(module.get_submodule(mlp.down)).shape[1]
+        _, width = shape_of(module.get_submodule(mlp.down))
         yield from _of_place(module, index, "up", mlp.ups, mlp.order(width))
         yield from _of_place(module, index, "down", [mlp.down])
 
@@ -56,6 +56,6 @@ def _of_place(
     assert order is None or len(paths) == 1, "outputs of several layers are put in order"
     first = 0
     for part, path in enumerate(paths):
-        outputs, inputs = weight_of(module.get_submodule(path)).shape
+        outputs, inputs = shape_of(module.get_submodule(path))
         yield path, Target(index, place, part, first, inputs, outputs, order)
         first += outputs

@@ -34,11 +34,14 @@ def test_an_adapter_is_refused_with_what_to_do_instead(tmp_path: Path, file: str
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"quantised \(.*: gptq\).*made from"),
-        ({"quantization_config": {"quant_method": "a new one"}}, r"quantised \(.*: a new one\)"),
-        ({"quantization_config": {"bits": 4}}, r"quantised \(.*: of no name\)"),
-        ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, r"quantised \(.*: awq\)"),
-        ({"compression_config": {"quant_method": "x"}}, r"quantised \(compression_config .*: x\)"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 2}},
+            r"quantised \(.*2 bits.*made from",
+        ),
+        ({"quantization_config": {"quant_method": "a new one"}}, r"quantised \(.*'a new one'"),
+        ({"quantization_config": {"bits": 4}}, r"quantised \(.*'of no name'"),
+        ({"text_config": {"quantization_config": {"quant_method": "hqq"}}}, r"quantised \(.*'hqq'"),
+        ({"compression_config": {"quant_method": "x"}}, r"quantised \(compression_config "),
         ({"dtype": "int8"}, "weights are of dtype 'int8'; served are float32, float16, bfloat16, float64"),
         ({"dtype": None, "torch_dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn'"),
         ({"model_type": "unheard_of"}, "transformers .* has no model of type 'unheard_of'$"),

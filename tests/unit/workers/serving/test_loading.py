@@ -77,7 +77,7 @@ def test_precision_and_determinism_are_the_operators_to_set() -> None:
         ("ENGINE_GPU_MEMORY_UTILIZATION", "90", "is '90': it should be less than or equal to 1"),
         ("ENGINE_ATTENTION_BACKEND", "flash", "must be one of auto, torch, native, triton, varlen, got"),
         ("ENGINE_ATTENTION_BACKEND", "varlen", "'varlen' does not run here"),
-        ("ENGINE_WEIGHT_DTYPE", "int3", "must be one of auto, int8, got 'int3'"),
+        ("ENGINE_WEIGHT_DTYPE", "int3", "must be one of auto, int8, int4, fp8, got 'int3'"),
         ("ENGINE_KV_CACHE_DTYPE", "int3", "must be one of"),
         ("ENGINE_KV_CACHE_DTYPE", "fp8", "'fp8' needs triton and a CUDA device"),
         ("DTYPE", "bfloat16", "must be float32"),

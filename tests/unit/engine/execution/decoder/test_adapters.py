@@ -181,7 +181,7 @@ def test_a_decoder_on_cuda_s_kernels_computes_the_merged_model_for_the_adapter_s
     adapter = save_adapter(tmp_path / "sum", base)
     decoder = read(load(base))
     config = EngineConfig(str(base), adapters=(adapter,))
-    adapters = load_adapters(config, decoder, torch.float32, CPU)
+    adapters = load_adapters(config, decoder, "auto", torch.float32, CPU)
     assert adapters is not None
     adapters.put(0, "sum")
     token_ids, rows = torch.arange(20), list(range(20))

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from nightshift_engine.errors import UnsupportedModel
+from nightshift_engine.execution.device.held_weights import hold_weight, whole_weights
 from nightshift_engine.execution.linears.dense import DenseLinear
 from nightshift_engine.execution.parallel.group import Group
 from nightshift_engine.execution.parallel.part import Part
-from nightshift_engine.execution.parallel.sharded import HeldRows, hold_rows, run_of, whole_weights
+from nightshift_engine.execution.parallel.sharded import HeldRows, run_of
 from tests.unit.engine.tiny.decoders import engine_config
 from tests.unit.engine.tiny.ranks import CPU, loaded_on_two_ranks, on_two_ranks
 
@@ -57,7 +58,7 @@ def held_linear(group: Group) -> tuple[Any, torch.Tensor]:
     rows = torch.zeros(run_of(ROWS, 0, group.size)[1], 4)
     own = weight[slice(*run_of(ROWS, group.rank, group.size))]
     rows[: len(own)] = own
-    hold_rows(linear, "weight", HeldRows(rows, ROWS), group)
+    hold_weight(linear, "weight", HeldRows(rows, ROWS, group), rows)
     return linear, weight
 
 
@@ -76,7 +77,7 @@ def test_a_module_has_its_whole_weight_while_it_runs_and_no_memory_between() -> 
 def test_weights_are_whole_for_the_last_time_where_they_are_packed() -> None:
     def pack(group: Group) -> tuple[bool, float]:
         linear, weight = held_linear(group)
-        with whole_weights(torch.nn.ModuleList([linear]), group):
+        with whole_weights(torch.nn.ModuleList([linear])):
             is_whole = torch.equal(linear.weight, weight)
         return is_whole, linear(torch.ones(1, 4)).abs().sum().item()
 

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nightshift_engine.execution.linears.interface import Activation
-from nightshift_engine.kernels.triton import decode, kv_write, lora, prefill, rows, sampling
+from nightshift_engine.kernels.triton import decode, kv_write, lora, narrow, prefill, rows, sampling
 from nightshift_engine.kernels.triton.launch import PagedKv
 from tests.unit.engine.kernels.triton.attention_problems import PROBLEMS, Inputs, Problem, random_inputs
 
@@ -28,7 +28,9 @@ TYPE_NAMES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
+    torch.uint8: "*u8",
     torch.int8: "*i8",
+    torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.float8_e4m3fn: "*fp8e4nv",
@@ -101,6 +103,23 @@ def launch_rows(inputs: Inputs) -> None:
     inner = qkv.shape[1] // 2
     for activation in get_args(Activation):
         rows.activate(qkv, activation, qkv.new_empty(5, inner))
+    launch_narrow(qkv)
+
+
+def launch_narrow(x: torch.Tensor) -> None:
+    """Launches the product with narrow weights, of all codes, with and without what they may have."""
+    k, zeros, bias = x.shape[1], torch.zeros(64, 1, dtype=torch.int16), torch.ones(64)
+    for code, given in (
+        (narrow.INT4, (zeros, bias)),
+        (narrow.INT8, (None, None)),
+        (narrow.FP8, (None, bias)),
+    ):
+        codes = torch.zeros(64, k // (2 if code == narrow.INT4 else 1), dtype=torch.uint8)
+        for height in narrow.HEIGHTS:
+            narrow.multiply_narrow(
+                x, codes, torch.ones(64, 1), *given, x.new_empty(5, 64),
+                code=code, group_size=k, height=height,
+            )  # fmt: skip
 
 
 def launch_adapters(inputs: Inputs, rank: int) -> None:
@@ -141,7 +160,7 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (prefill, decode, kv_write, rows, sampling, lora):
+    for module in (prefill, decode, kv_write, rows, narrow, sampling, lora):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",
@@ -151,6 +170,7 @@ def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
                 "_norm_row",
                 "_rotate",
                 "_activate",
+                "_multiply",
                 "_sum_chunks",
                 "_find_cut",
                 "_draw_row",

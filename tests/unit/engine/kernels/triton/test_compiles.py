@@ -49,6 +49,7 @@ def test_every_kernel_compiles_and_fits_the_shared_memory(
         "_norm_row",
         "_rotate",
         "_activate",
+        "_multiply",
         "_sum_chunks",
         "_find_cut",
         "_draw_row",

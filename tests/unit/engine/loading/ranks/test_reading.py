@@ -10,10 +10,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from nightshift_engine import EngineConfig
+from nightshift_engine.checkpoint import stored_tensors
 from nightshift_engine.errors import InvalidConfig, ModelLoadFailed
 from nightshift_engine.execution.parallel.group import Group
 from nightshift_engine.execution.parallel.sharded import run_of
-from nightshift_engine.loading.ranks import reading
 from nightshift_engine.loading.ranks.checks import settle
 from nightshift_engine.loading.ranks.reading import load_rows
 from nightshift_engine.seq2seq.model import seq2seq_config
@@ -32,7 +32,7 @@ class CountedReads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.numbers: Counter[str] = Counter()
-        monkeypatch.setattr(reading, "safe_open", self._open)
+        monkeypatch.setattr(stored_tensors, "safe_open", self._open)
 
     def _open(self, path: Path, **options: Any) -> Any:
         counted, file = self, safe_open(path, **options)
@@ -155,7 +155,7 @@ def test_models_that_are_not_split_are_refused_by_name(family: str, reason: str,
 @pytest.mark.parametrize("field", [{"deterministic": True}, {"weight_dtype": "int8"}])
 def test_settings_that_exclude_several_devices_are_refused(field: dict[str, Any]) -> None:
     with pytest.raises(
-        InvalidConfig, match="tensor_parallel_size must be 1 to be deterministic, or with int8"
+        InvalidConfig, match="tensor_parallel_size must be 1 to be deterministic, or with rounded weights"
     ):
         EngineConfig("model", tensor_parallel_size=2, **field)
 
