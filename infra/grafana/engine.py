@@ -109,17 +109,15 @@ DASHBOARD: Final = Dashboard(
                     "nightshift_engine_tokens_recomputed_total",
                     "After a preemption: what preemptions cost",
                 ),
-                graph(
+                _rates(
                     "Drafted tokens accepted",
-                    "percentunit",
-                    Query(
-                        "sum by (model) (rate(nightshift_engine_spec_decode_num_accepted_tokens_total"
-                        f"{_OF_MODEL}[$__rate_interval])) / sum by (model) (rate("
-                        f"nightshift_engine_spec_decode_num_draft_tokens_total{_OF_MODEL}[$__rate_interval]))",
-                        "{{model}}",
-                    ),
-                    about="Where ENGINE_SPECULATION is auto",
-                    max=1,
+                    "nightshift_engine_spec_decode_num_accepted_tokens_total",
+                    "Tokens that need no step of their own, where ENGINE_SPECULATION is auto",
+                ),
+                _rates(
+                    "Drafted tokens",
+                    "nightshift_engine_spec_decode_num_draft_tokens_total",
+                    "What is tried for those that are accepted",
                 ),
                 _rates("Padding", "nightshift_engine_tokens_padded_total", "Of an encoder's passes"),
             ),

@@ -7,6 +7,7 @@ on real databases. Every module with a cache is named here.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from nightshift_engine import Engine, Grammar, Request
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.core.speculation.speculator import Speculator
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from scheduler.webhooks.circuits import CircuitConfig, Circuits
 from scheduler.webhooks.in_flight import webhook_destination
@@ -74,6 +77,25 @@ def prefixes_in_flight(llama: Path) -> Ask:
     return ask
 
 
+def drafts(llama: Path) -> Ask:
+    """Tokens that followed the same ones in an earlier output of a job of the same name."""
+    speculator = Speculator()
+
+    def ask(tenant: str) -> object:
+        request = Request("r", PROMPT, greedy(99), group="job", cache_salt=tenant)
+        sequence = Sequence(request, arrival=0, num_tokens_max=200)
+        for token in range(100, 120):
+            sequence.append(token)
+        drafted = speculator._propose(sequence).tokens  # its output's last tokens stand nowhere else in it
+        for token in range(100, 108):
+            sequence.append(token)
+        speculator._propose(sequence)  # learns what has come
+        again = Sequence(replace(request, prompt_token_ids=range(100, 107)), arrival=1, num_tokens_max=200)
+        return [*drafted, *speculator._propose(again).tokens]
+
+    return ask
+
+
 def usage(llama: Path) -> Ask:
     """The usage of an answer, from which a job's row, a batch's output and `GET /v1/usage` are made."""
     return partial(cached_tokens, make_engine(llama), NO_GROUPS)
@@ -123,6 +145,7 @@ PARTED: Final[dict[str, Callable[[Path], Ask]]] = {
     "KV that is being computed": prefixes_in_flight,
     "cached tokens of answers": usage,
     "compiled grammars": grammars,
+    "drafted tokens": drafts,
     "results of equal rows": row_digests,
     "receivers of webhooks": circuits,
 }
@@ -157,6 +180,7 @@ OF_TENANTS: Final = {
     "nightshift/bulk/results/earlier_results.py",  # of one job
     "scheduler/webhooks/circuits.py",
     "nightshift_engine/core/kv_blocks.py",
+    "nightshift_engine/core/speculation/speculator.py",  # by salt and job
     "nightshift_engine/guidance/compiler.py",
     "workers/shard/run_once.py",  # by job and digest; by job, and the job's tenant is compared
 }

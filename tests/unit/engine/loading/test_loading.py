@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from nightshift_engine import Engine, EngineConfig, Request
 from nightshift_engine.checkpoint.stored_tensors import WHOLE
+from nightshift_engine.core.steps import SCORED_TOKENS_MAX
 from nightshift_engine.errors import InvalidConfig, ModelLoadFailed
 from nightshift_engine.loading.model import load_model
 from nightshift_engine.loading.times import LoadTimes
@@ -134,7 +135,8 @@ def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, An
 def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where little memory is free, its share for KV would be more than activations and logits leave."""
     config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
-    activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 5 * 64 * VOCAB_SIZE * 4
+    activations = 512 * (6 * 32 + 3 * 48) * 4
+    logits = (5 * 64 + SCORED_TOKENS_MAX) * VOCAB_SIZE * 4
     block_bytes = 2 * 4 * 2 * (8 + 8) * 4
     free = activations + logits + 10 * block_bytes
     monkeypatch.setattr("nightshift_engine.execution.device.devices._available_cpu_bytes", lambda: free)
@@ -229,7 +231,7 @@ def test_a_load_says_how_long_each_of_its_parts_took(llama: Path, caplog: pytest
 
     assert list(model.times.seconds) == [
         "tokenizer", "device", "checkpoint", "weights to the device", "kernels", "self-test",
-        "device's limits", "packing", "second proof", "memory given back", "KV memory",
+        "device's limits", "packing", "second proof", "adapters", "memory given back", "KV memory",
     ]  # fmt: skip
     assert model.times.weight_bytes == 4 * sum(w.numel() for w in load_file(llama / WHOLE).values())
     [said] = [record.getMessage() for record in caplog.records if "took" in record.getMessage()]
