@@ -69,7 +69,8 @@ def read_added(data_dir: Path) -> list[str]:
 
 
 def _write(data_dir: Path, lines: Sequence[str]) -> None:
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = data_dir / f"{FILE}.partial"
+    partial.touch(mode=0o600)
     partial.write_text("".join(f"{line}\n" for line in lines))
     partial.replace(data_dir / FILE)

@@ -27,6 +27,7 @@ def test_an_adapter_that_was_added_is_served_beside_its_base_and_only_there(nigh
 
     assert (ended.code, ended.err) == (0, "sum will be served where org/chat is, from the next start on\n")
     assert with_added(["org/chat"], tmp_path / "data") == ("org/chat", f"sum=org/chat+{adapter}")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("data", "data/adapters")] == [0o700, 0o600]
     assert with_added(["other"], tmp_path / "data") == ("other",)
     named = ("org/chat", "sum=org/chat+/elsewhere")
     assert with_added(named, tmp_path / "data") == named
