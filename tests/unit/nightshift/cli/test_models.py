@@ -38,6 +38,8 @@ def test_the_same_name_again_replaces_it_and_it_can_be_removed(nightshift, adapt
     add(nightshift, adapter, data_dir)
     add(nightshift, adapter, data_dir, base="other")
     assert with_added(["other", "org/chat"], data_dir)[2:] == (f"sum=other+{adapter}",)
+    listed = nightshift("models", "list-adapters", "--data-dir", str(data_dir), "--json")
+    assert listed.json == [{"id": "sum", "parent": "other", "path": str(adapter)}]
 
     ended = nightshift("models", "remove-adapter", "sum", "--data-dir", str(data_dir))
     assert ended.code == 0
