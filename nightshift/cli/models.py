@@ -10,12 +10,14 @@ from typing import Annotated, Final
 
 import typer
 
-from nightshift.cli.session import DataDir, data_settings
-from nightshift.cli.terminal import say
+from nightshift.cli.session import DataDir, Json, data_settings
+from nightshift.cli.terminal import print_list, say
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.checkpoints import Adapter, find, model_id
+from nightshift.fleet.checkpoints import Adapter, find, model_id, split_adapters
 
-app = typer.Typer(help="Add LoRA adapters to the models that are served.", no_args_is_help=True)
+app = typer.Typer(
+    help="Add LoRA adapters to the models that are served, list and remove them.", no_args_is_help=True
+)
 
 FILE: Final = "adapters"
 
@@ -54,6 +56,16 @@ def remove_adapter(
     say(f"{name} will not be served from the next start on")
 
 
+@app.command("list-adapters")
+def list_adapters(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the adapters that have been added. GET /v1/models lists what is served now."""
+    _, adapters = split_adapters(read_added(data_settings(data_dir).data_dir))
+    shown = [
+        {"id": adapter.name, "parent": model_id(adapter.base), "path": adapter.path} for adapter in adapters
+    ]
+    print_list(shown, ("NAME", "MODEL", "PATH"), lambda adapter: [*adapter.values()], json=json)
+
+
 def with_added(models: Sequence[str], data_dir: Path) -> tuple[str, ...]:
     """Models, and the adapters of them that have been added, but for those that are named already."""
     ids = {*map(model_id, models)}
@@ -69,7 +81,8 @@ def read_added(data_dir: Path) -> list[str]:
 
 
 def _write(data_dir: Path, lines: Sequence[str]) -> None:
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = data_dir / f"{FILE}.partial"
+    partial.touch(mode=0o600)
     partial.write_text("".join(f"{line}\n" for line in lines))
     partial.replace(data_dir / FILE)

@@ -18,6 +18,7 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.
 _INDEX: Final = "model.safetensors.index.json"
 _ADAPTER: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.:-]{0,127})=(?P<base>[^+]+)\+(?P<path>.+)")
 _ADAPTER_FILES: Final = ("adapter_config.json", "adapter_model.safetensors")
+_ADAPTER_FORM: Final = "NAME=MODEL+PATH, beside the model that it was trained on (docs/adapters.md)"
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
     path = Path(name).expanduser()
     if path.is_dir():
         missing = list(problems(path))
+        if missing and (path / _ADAPTER_FILES[0]).is_file():
+            raise ConfigurationError(f"{path} is an adapter; name it {_ADAPTER_FORM}", param="model")
         if missing:
             raise ConfigurationError(f"{path} cannot be served: {'; '.join(missing)}", param="model")
         if "," in str(path.absolute()):
@@ -137,7 +140,8 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
             f"{path} is a file; name the directory with config.json and *.safetensors in it", param="model"
         )
     if _HUB_ID.fullmatch(name) is None:
-        raise ConfigurationError(f"there is no model at {path.absolute()}", param="model")
+        hint = f"; an adapter is named {_ADAPTER_FORM}" if "=" in name or "+" in name else ""
+        raise ConfigurationError(f"there is no model at {path.absolute()}{hint}", param="model")
     return _on_the_hub(name, may_download)
 
 

@@ -72,9 +72,12 @@ class Catalogue:
 
     def check(self, name: str, endpoint: str) -> None:
         """Raises UnknownModel, or InvalidRequest for a model of another kind."""
-        if not self.find(name).serves(endpoint):
+        model = self.find(name)
+        if not model.serves(endpoint):
+            kinds = " or ".join(sorted(endpoints.get(endpoint).model_kinds))
             raise InvalidRequest(
-                f"The model '{name}' does not serve {endpoint}.",
+                f"The model '{name}' does not serve {endpoint}: its kind is {model.kind}, and that needs "
+                f"{kinds}.",
                 param="model",
                 code="model_not_supported",
             )

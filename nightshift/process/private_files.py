@@ -22,7 +22,16 @@ OTHERS: Final = 0o077  # the bits of group and others
 CLOSED_MAX: Final = 5_000  # files looked at, the upper folders first: a closed folder protects what is below
 
 # Names of the service's own entries in DATA_DIR, beside `files/`, which is for jobs. Others' may lie there.
-_OWN_NAMES: Final = ("objects", "valkey", "metrics", "logs", "api_key", "secret_key", "up.lock")
+_OWN_NAMES: Final = (
+    "objects",
+    "valkey",
+    "metrics",
+    "logs",
+    "adapters",
+    "api_key",
+    "secret_key",
+    "up.lock",
+)
 # Names of its folders in its object store, whose folder the operator chose: others' files may lie there, too.
 _OWN_FOLDERS: Final = ("digests", "doctor", "files", "results", "retention", "segments", "uploads")
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from nightshift.cli import demo
 from nightshift.cli.doctor.examination import NotApplicable
+from nightshift.cli.models import with_added
 from nightshift.objectstore import ObjectStore, open_store
 from nightshift.process.settings import (
     ClientSettings,
@@ -36,8 +37,11 @@ class Site:
 
     @property
     def models(self) -> Sequence[str]:
-        """The models that `nightshift up` would serve: those of the settings, else the demo model."""
-        return (*self.worker.models, *self.worker.lazy_models) or (str(demo.demo_model_path()),)
+        """The models that `nightshift up` would serve: those of the settings, else the demo model, and the
+        adapters that were added to them.
+        """
+        named = (*self.worker.models, *self.worker.lazy_models) or (str(demo.demo_model_path()),)
+        return with_added(named, self.data.data_dir)
 
     @property
     def has_embedded_queue(self) -> bool:

@@ -68,7 +68,9 @@ def test_a_model_that_is_registered_as_another_kind_serves_what_that_kind_does(
 ) -> None:
     register(store, "minilm", ModelKind.DECODER)
     check(store, catalogue, "minilm")
-    with pytest.raises(InvalidRequest, match="does not serve /v1/embeddings"):
+    with pytest.raises(
+        InvalidRequest, match="does not serve /v1/embeddings: its kind is decoder, and that needs encoder"
+    ):
         check(store, catalogue, "minilm", "/v1/embeddings")
 
     register(store, "minilm", ModelKind.ENCODER)

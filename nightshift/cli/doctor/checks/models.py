@@ -44,6 +44,12 @@ def look_at_files(name: str, may_download: bool) -> Finding:
     try:
         checkpoint = checkpoints.find(name, may_download=may_download)
     except ConfigurationError as refusal:
+        if (adapter := checkpoints.Adapter.read(name)) is not None:
+            return error(
+                refusal.message,
+                "correct its path in NIGHTSHIFT_MODELS; one that was added by command can be removed: "
+                f"`nightshift models remove-adapter {adapter.name}`",
+            )
         return error(
             refusal.message,
             "NIGHTSHIFT_MODELS and NIGHTSHIFT_LAZY_MODELS name directories with a model's files, or hub ids",

@@ -270,6 +270,21 @@ def test_a_model_shows_where_it_is_loaded(page_store, signed_in_with):
     for words in (rows.worker, "warm", "makes embeddings", "384", "512"):
         assert words in row
     assert rows.ended_worker not in row
+    assert "adapter of" not in row
+
+
+def test_an_adapter_names_its_model(page_store, signed_in_with):
+    rows = add_rows(page_store, new_tenant(page_store), "org/with-adapter")
+    client = signed_in_with(rows.tenant)
+    with page_store.transaction() as tx:
+        worker = tx.workers.get(rows.worker)
+        assert worker is not None
+        base = tx.workers.model(worker.models[0])
+        assert base is not None
+        tx.workers.register_model(replace(base, id="org/an-adapter", parent=base.id), tx.now())
+
+    [row] = [line for line in rows_of(client.get("/ui/models").text) if "org/an-adapter" in line]
+    assert f"adapter of {base.id}" in row
 
 
 def rows_of(html: str) -> list[str]:

@@ -27,6 +27,7 @@ def test_an_adapter_that_was_added_is_served_beside_its_base_and_only_there(nigh
 
     assert (ended.code, ended.err) == (0, "sum will be served where org/chat is, from the next start on\n")
     assert with_added(["org/chat"], tmp_path / "data") == ("org/chat", f"sum=org/chat+{adapter}")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("data", "data/adapters")] == [0o700, 0o600]
     assert with_added(["other"], tmp_path / "data") == ("other",)
     named = ("org/chat", "sum=org/chat+/elsewhere")
     assert with_added(named, tmp_path / "data") == named
@@ -37,6 +38,8 @@ def test_the_same_name_again_replaces_it_and_it_can_be_removed(nightshift, adapt
     add(nightshift, adapter, data_dir)
     add(nightshift, adapter, data_dir, base="other")
     assert with_added(["other", "org/chat"], data_dir)[2:] == (f"sum=other+{adapter}",)
+    listed = nightshift("models", "list-adapters", "--data-dir", str(data_dir), "--json")
+    assert listed.json == [{"id": "sum", "parent": "other", "path": str(adapter)}]
 
     ended = nightshift("models", "remove-adapter", "sum", "--data-dir", str(data_dir))
     assert ended.code == 0

@@ -51,6 +51,14 @@ def test_what_a_directory_lacks_is_named(tmp_path, files, complaint):
         find(str(directory))
 
 
+@pytest.mark.parametrize("name", ["finetuned", "sum=finetuned", "chat+finetuned"])
+def test_an_adapter_that_is_named_as_a_model_says_how_to_name_it(tmp_path, monkeypatch, name):
+    a_directory(tmp_path / "finetuned", "adapter_config.json", "adapter_model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"NAME=MODEL\+PATH"):
+        find(name)
+
+
 def test_every_part_of_divided_weights_must_be_there(tmp_path):
     parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     directory = a_directory(tmp_path / "m", *FILES[:2], parts["a"])

@@ -42,7 +42,7 @@ def mode(path: Path) -> int:
 
 
 def test_what_an_earlier_release_left_open_is_closed(data: DataSettings) -> None:
-    names = ("nightshift.db", "nightshift.db-wal", "nightshift.db-shm", "api_key", "logs/api.log")
+    names = ("nightshift.db", "nightshift.db-wal", "nightshift.db-shm", "api_key", "adapters", "logs/api.log")
     files = [made(data.data_dir / name) for name in (*names, "valkey/appendonlydir/x", "objects/files/a/b")]
 
     keep_files_private(data)

@@ -112,6 +112,16 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert "hidden@" not in ended.out
 
 
+def test_an_adapter_that_was_added_and_has_gone_is_named_with_what_to_do(nightshift, healthy, data_dir):
+    data_dir.mkdir(mode=0o700)
+    (data_dir / "adapters").write_text("sum=a_model+/nowhere/sum\nother=not_served+/nowhere/other\n")
+
+    ended = nightshift("doctor", "--json")
+
+    assert (ended.code, failed(ended)) == (1, ["model.files:sum"])
+    assert "remove-adapter sum" in by_id(ended)["model.files:sum"]["advice"]
+
+
 def test_a_damaged_installation_is_noticed_part_by_part(nightshift, healthy, a_model, data_dir, monkeypatch):
     data_dir.mkdir()
     (data_dir / "nightshift.db").touch()
