@@ -78,8 +78,14 @@ def continued(body: JsonObject, previous: JsonObject, output: list[JsonObject]) 
 
 
 def input_items(response_id: str, given: Any) -> list[JsonObject]:
-    """A request's input as items with ids, in its order."""
-    return [_shown(item, answer_id("msg_", f"{response_id}/{n}")) for n, item in enumerate(items_of(given))]
+    """A request's input as items, in its order. Each has an id of its own: a list goes on behind one."""
+    shown: dict[str, JsonObject] = {}
+    for n, item in enumerate(items_of(given)):
+        id = item.get("id")
+        if not isinstance(id, str) or id in shown:
+            id = answer_id("msg_", f"{response_id}/{n}")
+        shown[id] = _shown(item, id)
+    return [*shown.values()]
 
 
 def items_of(given: Any) -> list[Any]:
@@ -103,12 +109,12 @@ def _shown(item: JsonObject, id: str) -> JsonObject:
     """An item as OpenAI shows it: its text in parts, with an id and a status."""
     item = {name: value for name, value in item.items() if value is not None}
     if item.get("type", "message") != "message":
-        return {"id": id, "status": "completed"} | item
+        return {"status": "completed"} | item | {"id": id}
     content = item["content"]
     if isinstance(content, str):
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         content = [{"type": kind, "text": content}]
-    return {"id": id, "type": "message", "status": "completed"} | item | {"content": content}
+    return {"type": "message", "status": "completed"} | item | {"id": id, "content": content}
 
 
 def _flag(body: JsonObject, field: str) -> bool | None:

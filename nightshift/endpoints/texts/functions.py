@@ -21,6 +21,10 @@ def functions_of(data: JsonObject) -> Tools | None:
         return None
     if data.get("tools"):
         raise invalid_value("functions", "'tools' are their new form: give one of them")
+    if data.get("tool_choice") is not None:
+        raise invalid_value(
+            "tool_choice", "it is only allowed when 'tools' are specified; set 'function_call'"
+        )
     if not isinstance(functions, list):
         raise invalid_value("functions", "must be a list of functions")
     tools = [{"type": "function", "function": function} for function in functions]

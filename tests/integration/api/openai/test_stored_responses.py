@@ -1,5 +1,6 @@
 """Stored responses with the official client: in the background, read, followed, gone on from, deleted."""
 
+import itertools
 import threading
 from dataclasses import replace
 from typing import Any
@@ -149,6 +150,21 @@ def test_a_conversation_goes_on_from_a_stored_response(client, worker):
     oldest_first = [*client.responses.input_items.list(third.id, order="asc", limit=2)]
     assert [item.content[0].text for item in oldest_first] == texts
     assert len({item.id for item in oldest_first}) == 5
+
+
+def test_items_that_a_client_gives_the_same_id_are_listed_to_the_last(client, worker):
+    texts = ["one", "two", "three", "four"]
+    items = [
+        {"type": "message", "role": "user", "content": text, "id": id}
+        for text, id in zip(texts, ["same", "same", 5, None], strict=True)
+    ]
+    stored = client.responses.create(model=CHAT_MODEL, input=items)  # type: ignore[arg-type]
+
+    listed = client.responses.input_items.list(stored.id, order="asc", limit=1)
+    pages = [*itertools.islice(listed, len(texts) + 1)]
+    assert [item.content[0].text for item in pages] == texts
+    assert pages[0].id == "same"
+    assert len({item.id for item in pages}) == len(texts)
 
 
 def test_a_wrong_item_is_named_by_its_own_place_in_a_conversation(client, worker):

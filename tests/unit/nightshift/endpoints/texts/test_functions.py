@@ -56,6 +56,13 @@ def test_a_wrong_function_is_refused_by_its_old_name(fields, param):
     assert "tool" not in refusal.message.replace("'tools'", "")
 
 
+@pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "f"}}])
+def test_a_choice_among_tools_is_refused_beside_functions_and_not_dropped(choice):
+    refusal = refused(CHAT, functions=[WEATHER], tool_choice=choice)
+    assert refusal.param == "tool_choice"
+    assert "'function_call'" in refusal.message
+
+
 def test_an_answer_has_its_call_in_the_old_form():
     choice = Choice("", "tool_calls", None, [CALL])
     body = Chat().answer(a_request(), HEAD, choices=[choice], usage=Usage())
