@@ -506,17 +506,24 @@ class Engine:
             self._take_scores(step.scores)
         row = 0
         for chunk in step.sampled:
-            chunk.sequence.num_promised -= 1
-            self._take_tokens(chunk, result, row)
-            row += 1 + len(chunk.draft)
+            sequence = chunk.sequence
+            sequence.num_promised -= 1
+            if chunk.draft:
+                self._take_drafted(chunk, result, row)
+                row += 1 + len(chunk.draft)
+                continue
+            live = self._live.get(sequence.id)
+            # A sequence that ended or was aborted while this step was in flight needs no other token.
+            if live is not None and live.sequence is sequence:
+                self._report(self._advance(live, result.tokens[row], result.logprobs.get(row)))
+            row += 1
 
-    def _take_tokens(self, chunk: Chunk, result: Sampled, row: int) -> None:
-        """Takes the tokens sampled for a chunk, from `row` on, as long as each is the one drafted there."""
+    def _take_drafted(self, chunk: Chunk, result: Sampled, row: int) -> None:
+        """Takes the tokens sampled for a chunk from `row` on, as long as each is the one drafted there."""
         sequence, draft = chunk.sequence, chunk.draft
         num_accepted, is_rejected = 0, False
         for index in range(1 + len(draft)):
             live = self._live.get(sequence.id)
-            # A sequence that ended or was aborted while this step was in flight needs no other token.
             if live is None or live.sequence is not sequence:
                 break
             if index:
@@ -527,7 +534,7 @@ class Engine:
             is_rejected = index < len(draft) and token != draft[index].token
             if is_rejected:
                 break
-        if draft and self._speculator is not None:
+        if self._speculator is not None:
             self._speculator.judge(sequence, len(draft), num_accepted, is_rejected=is_rejected)
             self._tables.release_drafted(sequence)
 
