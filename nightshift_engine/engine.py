@@ -396,18 +396,20 @@ class Engine:
 
     def _load_adapters(self, chunks: list[Chunk]) -> list[Chunk]:
         """Loads the adapters that have got a slot; one that cannot be ends the sequences that would run with
-        it, whose chunks are left out.
+        it, whose chunks are left out. If it raises, the next step loads what is still to be loaded.
         """
-        for name, slot in self._batcher.adapters.take_new().items():
+        slots = self._batcher.adapters
+        for name, slot in slots.new.items():
             assert self._adapters is not None, "a sequence has an adapter"
             try:
                 with on_device(self._device):
                     self._adapters.put(slot, name)
+                slots.note_loaded(name)
             except UnsupportedAdapter as error:
                 for sequence in self._batcher.running:
                     if sequence.adapter == name:
                         self._outbox.append(self._fail(self._live[sequence.id], str(error)))
-                self._batcher.adapters.forget(name)
+                slots.forget(name)
                 chunks = [chunk for chunk in chunks if chunk.sequence.adapter != name]
         return chunks
 

@@ -36,14 +36,18 @@ class AdapterSlots:
             del self._users[adapter]
             self._idle[adapter] = None
 
-    def take_new(self) -> dict[str, int]:
-        """The adapters, and their slots, that have got one since the last call."""
-        new, self._new = self._new, {}
-        return new
+    @property
+    def new(self) -> dict[str, int]:
+        """The adapters, and their slots, that have got one and are still to be loaded into it."""
+        return dict(self._new)
+
+    def note_loaded(self, adapter: str) -> None:
+        """Notes that an adapter's slot holds its numbers."""
+        del self._new[adapter]
 
     def forget(self, adapter: str) -> None:
         """Frees the slot of an adapter that could not be loaded, and that no sequence uses."""
-        del self._idle[adapter]
+        del self._idle[adapter], self._new[adapter]
         self._free.append(self._slots.pop(adapter))
 
     def check_integrity(self, running: Counter[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from nightshift_engine import Completion, Engine, Request, SamplingParams
 from nightshift_engine.core.config import AdapterPath, EngineConfig
 from nightshift_engine.errors import IncompatibleState, InvalidConfig, UnknownAdapter, UnsupportedAdapter
+from nightshift_engine.execution.decoder.adapters.memory import AdapterMemory
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.tiny.adapters import merged, save_adapter
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -229,6 +230,28 @@ def test_files_that_went_away_end_the_requests_that_need_them_by_name(
     shutil.move(tmp_path / "elsewhere", tmp_path / "gone")
     [back] = complete(engine, Request("0 two", PROMPTS[0], greedy(NEW), adapter="gone"))
     assert back.token_ids == answers["two"][0]
+
+
+def test_a_step_that_fails_while_it_loads_adapters_leaves_none_of_them_with_others_numbers(
+    llama: Path, adapted: tuple[AdapterPath, ...], answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load_engine(llama, dtype="float32", adapters=adapted)
+    names, fails = ["one", "two", "few"], [False, True, True]
+    put = AdapterMemory.put
+
+    def sometimes(memory: AdapterMemory, slot: int, adapter: Any) -> None:
+        if fails and fails.pop(0):
+            raise MemoryError
+        put(memory, slot, adapter)
+
+    monkeypatch.setattr(AdapterMemory, "put", sometimes)
+    for request in requests(names):
+        engine.add(request)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            engine.step()
+
+    assert {id: done.token_ids for id, done in run_to_end(engine).items()} == wanted(answers, names)
 
 
 def test_files_that_changed_are_not_served_under_the_old_name(llama: Path, tmp_path: Path) -> None:
