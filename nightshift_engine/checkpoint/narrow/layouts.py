@@ -45,6 +45,8 @@ def gptq(parts: Parts, format: Format) -> NarrowWeight:
     words = _part(parts, "qweight", torch.int32, 2)
     per_word = 32 // format.bits
     k, n = len(words) * per_word, words.shape[1]
+    if n % per_word:
+        raise ValueError(f"qweight has {n} outputs, whose zero points fill no words of {per_word}")
     size, groups = _groups(k, format)
     scales = _shaped(parts, "scales", (groups, n)).T.contiguous()
     zeros = _unpacked(_shaped(parts, "qzeros", (groups, n // per_word)), format.bits).T
@@ -122,8 +124,11 @@ def plain(parts: Parts, format: Format) -> NarrowWeight:
     scales = stored.repeat_interleave(format.block[0], 0)[:n] if format.block else stored.expand(n, groups)
     zeros = None
     if "weight_zero_point" in parts:
-        given = parts["weight_zero_point"].to(torch.int16)
-        zeros = (given.reshape(1, 1) if given.numel() == 1 else given.reshape(-1, groups)).expand(n, groups)
+        given = parts["weight_zero_point"]
+        if given.numel() not in (1, n * groups):
+            raise ValueError(f"weight_zero_point is {list(given.shape)}, not {[n, groups]}")
+        given = given.to(torch.int16).reshape((1, 1) if given.numel() == 1 else (n, groups))
+        zeros = given.expand(n, groups)
     code: Code = "int8" if codes.dtype == torch.int8 else "fp8"
     return NarrowWeight(code, codes, scales.contiguous(), zeros, size)
 

@@ -18,6 +18,12 @@ _CT_LAYOUTS: dict[str, tuple[str, Layout]] = {
     "naive-quantized": (".weight", plain),
 }
 
+_CT_FIELDS = {
+    *("quant_method", "format", "quantization_status", "config_groups", "ignore", "sparsity_config"),
+    *("kv_cache_scheme", "global_compression_ratio", "version"),
+}
+"""Fields that are read, or that change no number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
@@ -93,6 +99,8 @@ def _fp8(config: Mapping[str, Any]) -> Scheme:
 
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Scheme:
+    if unknown := sorted(field for field in config.keys() - _CT_FIELDS if config[field]):
+        raise ValueError(f"{unknown[0]} is set, which is not read")
     sparsity = config.get("sparsity_config") or {}
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         raise ValueError(f"sparsity_config has the format {sparsity['format']!r}")
@@ -110,7 +118,7 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Scheme:
         raise ValueError(f"format is {made!r}; read are {', '.join(_CT_LAYOUTS)}")
     anchor, layout = _CT_LAYOUTS[made]
     kind, bits = weights.get("type", "int"), _bits(weights.get("num_bits"), (4, 8))
-    if kind not in ("int", "float") or (bits == 4 and layout is plain):
+    if kind not in ("int", "float") or (bits == 4 if layout is plain else kind == "float"):
         raise ValueError(f"weights are {kind}{bits} in the format {made}")
     if inputs and kind == "int" and not inputs.get("dynamic"):
         raise ValueError("input_activations are int8 with scales fixed beforehand; dynamic ones are read")

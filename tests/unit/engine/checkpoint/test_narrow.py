@@ -89,6 +89,14 @@ def test_experts_in_mxfp4_are_read_as_transformers_reads_them() -> None:
         (compressed("pack-quantized", INT4) | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         (compressed("pack-quantized", INT4) | {"sparsity_config": {"format": "sparse-24"}}, "sparse-24"),
         (compressed("pack-quantized", INT4) | {"config_groups": {}}, "config_groups is no object"),
+        (
+            compressed("pack-quantized", INT4) | {"transform_config": {"config_groups": {"u": {}}}},
+            "transform_config is set, which is not read",
+        ),
+        (
+            compressed("pack-quantized", {"num_bits": 8, "type": "float"}),
+            "float8 in the format pack-quantized",
+        ),
     ],
 )
 def test_a_scheme_that_is_not_read_is_refused_by_name(config: Any, reason: str) -> None:
@@ -119,6 +127,13 @@ PROJECTION = "model.layers.0.self_attn.q_proj"
         ("int4 with zeros", "weight_zero_point", torch.ones(32, 2), "weight_zero_point is float32"),
         ("int8", "weight_scale", None, "stored as int8 and has no weight_scale beside it"),
         ("int8", "weight_scale", torch.ones(31, 1), r"not \[32, 1\]"),
+        ("int8", "weight_zero_point", torch.ones(31, 1), r"weight_zero_point is \[31, 1\], not \[32, 1\]"),
+        (
+            "gptq",
+            "qweight",
+            torch.ones(4, 20, dtype=torch.int32),
+            "qweight has 20 outputs, whose zero points fill no words of 8",
+        ),
         ("fp8 in blocks", "weight_scale_inv", torch.ones(1, 1), r"weight_scale_inv is \[1, 1\] for a weight"),
     ],
 )
@@ -128,7 +143,7 @@ def test_a_part_that_is_missing_or_misshapen_is_refused_with_the_weight(
     directory = tiny.save_narrow(tmp_path, FORMATS[format])
 
     def change(tensors: dict[str, torch.Tensor]) -> None:
-        del tensors[f"{PROJECTION}.{part}"]
+        tensors.pop(f"{PROJECTION}.{part}", None)
         if value is not None:
             tensors[f"{PROJECTION}.{part}"] = value
 
