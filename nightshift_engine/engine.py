@@ -460,7 +460,7 @@ class Engine:
         with on_device(self._device):
             logits = self._runner.forward(chunks, promised)
             if promised is not None and any(row.is_steered for row in rows):
-                # What may come depends on the tokens before, so these are read while the device computes.
+                # Those before decide which tokens may come, so they are read while the device computes.
                 self._settle()
                 promised = None
             scores = None

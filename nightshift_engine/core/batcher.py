@@ -11,7 +11,7 @@ from .request import PRIORITY_RANKS
 from .running import PrefixesInFlight, RunningSet, least_urgent
 from .sequence import Sequence, urgency
 from .speculation.rows import DraftedRow
-from .steps import MIN_CHUNK_TOKENS, Chunk, Draft, StepBudget, StepLimits, StepShape
+from .steps import MIN_CHUNK_TOKENS, Chunk, Draft, StepBudget, StepLimits, StepShape, step_shape
 
 __all__ = ["Batcher", "Chunk"]
 
@@ -215,7 +215,7 @@ class Batcher:
 
     def out_of_memory(self, chunks: Seq[Chunk]) -> Sequence | None:
         """Plans smaller steps from now on; names the sequence that does not fit if they cannot be smaller."""
-        if self.limits.shrink(sum(chunk.num_tokens for chunk in chunks), len(chunks)):
+        if self.limits.shrink(step_shape(chunks).tokens, len(chunks)):
             return None
         return chunks[0].sequence
 

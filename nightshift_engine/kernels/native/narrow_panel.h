@@ -36,8 +36,8 @@ inline char* memory_of_panel(long bytes) {
     if (memory.bytes < bytes) {
         free(memory.at);
         memory.at = (char*)aligned_alloc(64, bytes);
+        memory.bytes = memory.at ? bytes : 0; // else the next call would take the memory that is gone
         if (!memory.at) throw std::bad_alloc();
-        memory.bytes = bytes;
     }
     return memory.at;
 }

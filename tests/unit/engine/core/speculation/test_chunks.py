@@ -114,3 +114,12 @@ def test_beside_interactive_requests_drafts_of_bulk_keep_within_the_budget(
     chunk = decoding(model, model.add("row", prompt=3, new=90, priority=priority))
 
     assert extended(model, chunk, 16) < 12 if is_bounded else extended(model, chunk, 16) == 16
+
+
+def test_a_step_that_does_not_fit_is_halved_with_its_drafts() -> None:
+    model = FakeModel(blocks=200, budget=400)
+    chunk = decoding(model, model.add("a", prompt=6, new=300))
+    assert extended(model, chunk, 199) == 199
+
+    assert model.batcher.out_of_memory([chunk]) is None
+    assert model.batcher.limits.max_num_batched_tokens == 100
