@@ -195,6 +195,7 @@ OF_NO_TENANT: Final = {
     "nightshift/store/databases/database.py",  # which fields of a class have a column
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
+    "nightshift/schedules/zones.py",  # names of time zones
     "nightshift/store/pending.py",  # statements
     "nightshift_engine/core/adapter_slots.py",  # the adapters of the operator
     "nightshift_engine/guidance/guide.py",  # threads
