@@ -1,6 +1,8 @@
 """The client against a server that is a function: what it sends, what it repeats, what it makes of it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -355,3 +357,9 @@ def test_event_lines_are_read_as_the_standard_says(lines, events):
 )
 def test_only_a_terminal_event_is_the_last(type, is_last):
     assert JobEvent("1", type, {}).is_last is is_last
+
+
+def test_the_client_is_loaded_when_it_is_asked_for():
+    code = "import sys, nightshift; assert 'httpx' not in sys.modules; print(nightshift.Client.__name__)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "Client\n"

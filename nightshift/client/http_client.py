@@ -11,17 +11,28 @@ Use the official `openai` client for OpenAI's routes. Calls that are safe to rep
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
-from urllib.parse import quote
+from typing import Final, Self
 
 import httpx
 
-from nightshift.errors import ConfigurationError, NightshiftError
-from nightshift.jobs import Counts, JobState, JsonObject, Usage
-from nightshift.jobs.backoff import Backoff
+from nightshift.client.answers import (
+    RETRY,
+    ApiError,
+    JobEvent,
+    RemoteJob,
+    ServerUnreachable,
+    api_error,
+    check_api_key,
+    check_base_url,
+    json_object,
+    lines_of,
+    parse_events,
+    segment,
+    with_comments_told,
+)
+from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 
@@ -30,8 +41,6 @@ ANSWER_TIMEOUT_S: Final = 30.0
 SILENCE_MAX_S: Final = 45.0  # an event stream has a keep-alive every 15 s
 TRIES_MAX: Final = 5
 FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
-RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
-RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
 NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
@@ -39,93 +48,6 @@ REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an ea
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 
 Query = Mapping[str, str | list[str]]  # a URL's parameters
-
-
-class ApiError(NightshiftError):
-    """The server refused or failed. `status` is the HTTP status; `code` and `param` are the server's.
-
-    `is_repeat`: an earlier try had an unknown outcome. `retry_after_s`: the server's Retry-After.
-    """
-
-    is_repeat = False
-    retry_after_s: float | None = None
-
-    def __init__(
-        self, status: int, message: str, *, code: str | None = None, param: str | None = None
-    ) -> None:
-        super().__init__(message, code=code, param=param)
-        self.status = status
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether the same call may succeed later."""
-        return self.status in RETRYABLE
-
-
-class ServerUnreachable(NightshiftError):
-    """The server does not answer. Is it running? `nightshift up` starts one; NIGHTSHIFT_BASE_URL says where
-    it is looked for."""
-
-    default_code = "server_unreachable"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteJob:
-    """A job as the server described it. `data` is the whole answer.
-
-    `is_repeat`: a submission was answered with the job of an earlier one.
-    """
-
-    id: str
-    state: JobState
-    counts: Counts
-    usage: Usage
-    rows_estimated: int | None
-    errors: tuple[str, ...]
-    data: JsonObject
-    is_repeat: bool = False
-
-    @classmethod
-    def from_json(cls, data: JsonObject, *, is_repeat: bool = False) -> "RemoteJob":
-        counts, usage = data.get("counts") or {}, data.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
-        return cls(
-            id=data["id"],
-            state=JobState(data["status"]),
-            counts=Counts(counts.get("total"), counts.get("succeeded", 0), counts.get("failed", 0)),
-            usage=Usage(
-                usage.get("prompt_tokens", 0),
-                usage.get("completion_tokens", 0),
-                details.get("cached_tokens", 0),
-            ),
-            rows_estimated=data.get("rows_estimated"),
-            errors=tuple(error["message"] for error in data.get("errors") or ()),
-            data=data,
-            is_repeat=is_repeat,
-        )
-
-    @property
-    def rows_done(self) -> int:
-        return self.counts.succeeded + self.counts.failed
-
-    @property
-    def rows_expected(self) -> int | None:
-        """The number of rows, counted or estimated."""
-        return self.counts.total if self.counts.total is not None else self.rows_estimated
-
-
-@dataclass(frozen=True)
-class JobEvent:
-    """An event of a job. `id` is where a broken stream continues."""
-
-    id: str
-    type: str
-    data: JsonObject
-
-    @property
-    def is_last(self) -> bool:
-        name = self.type.removeprefix("job.")
-        return name in set(JobState) and JobState(name).is_terminal
 
 
 class Client:
@@ -180,7 +102,7 @@ class Client:
         key = idempotency_key or (None if body.get("name") else new_id("key"))
         headers = {"idempotency-key": key} if key else {}
         answer = self._answer("POST", "/v1/jobs", json=body, headers=headers)
-        return RemoteJob.from_json(_json_object(answer), is_repeat=REPLAYED in answer.headers)
+        return RemoteJob.from_json(json_object(answer), is_repeat=REPLAYED in answer.headers)
 
     def try_job(self, body: JsonObject) -> JsonObject:
         """The outcome that a submission would have, without one (docs/jobs.md). Raises ApiError,
@@ -203,9 +125,7 @@ class Client:
 
         Raises ApiError (404: no such job), ServerUnreachable.
         """
-        return RemoteJob.from_json(
-            self._call("GET", f"/v1/jobs/{_segment(job_id)}", is_following=is_followed)
-        )
+        return RemoteJob.from_json(self._call("GET", f"/v1/jobs/{segment(job_id)}", is_following=is_followed))
 
     def list_jobs(
         self,
@@ -242,15 +162,15 @@ class Client:
         """Changes what is given; metadata is replaced whole. Raises ApiError (409: too late)."""
         changes = {"priority": priority, "metadata": None if metadata is None else dict(metadata)}
         body = {name: value for name, value in changes.items() if value is not None}
-        return RemoteJob.from_json(self._call("PATCH", f"/v1/jobs/{_segment(job_id)}", json=body))
+        return RemoteJob.from_json(self._call("PATCH", f"/v1/jobs/{segment(job_id)}", json=body))
 
     def pause_job(self, job_id: str) -> RemoteJob:
         """Pauses a job: no more of it runs. A repeat changes nothing. Raises ApiError (409: too late)."""
-        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/pause"))
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{segment(job_id)}/pause"))
 
     def resume_job(self, job_id: str) -> RemoteJob:
         """Resumes a paused job. A repeat changes nothing. Raises ApiError (409: too late)."""
-        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/resume"))
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{segment(job_id)}/resume"))
 
     def retry_job(
         self, job_id: str, body: JsonObject | None = None, *, idempotency_key: str | None = None
@@ -261,17 +181,17 @@ class Client:
         with one key make one job; without a key a random one is sent. Raises ApiError (409: nothing to run).
         """
         headers = {"idempotency-key": idempotency_key or new_id("key")}
-        path = f"/v1/jobs/{_segment(job_id)}/retry"
+        path = f"/v1/jobs/{segment(job_id)}/retry"
         return RemoteJob.from_json(self._call("POST", path, json=body or {}, headers=headers))
 
     def cancel_job(self, job_id: str) -> RemoteJob:
         """Cancels a job; finished rows stay. Raises ApiError (409: too late)."""
-        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/cancel"))
+        return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{segment(job_id)}/cancel"))
 
     def delete_job(self, job_id: str) -> None:
         """Deletes a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
         try:
-            self._call("DELETE", f"/v1/jobs/{_segment(job_id)}")
+            self._call("DELETE", f"/v1/jobs/{segment(job_id)}")
         except ApiError as error:  # a retry whose first answer was lost finds it no more
             if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
                 raise
@@ -364,21 +284,21 @@ class Client:
         return self._call("POST", _ENDPOINTS, json=body, is_repeatable=False)
 
     def update_webhook_endpoint(self, id: str, changes: JsonObject) -> JsonObject:
-        return self._call("POST", f"{_ENDPOINTS}/{_segment(id)}", json=changes)
+        return self._call("POST", f"{_ENDPOINTS}/{segment(id)}", json=changes)
 
     def delete_webhook_endpoint(self, id: str) -> None:
-        self._call("DELETE", f"{_ENDPOINTS}/{_segment(id)}", is_repeatable=False)
+        self._call("DELETE", f"{_ENDPOINTS}/{segment(id)}", is_repeatable=False)
 
     def rotate_webhook_secret(self, id: str, *, keeps_old: bool) -> JsonObject:
         """Makes a new secret; only this answer has it. `keeps_old`: the old one signs too for 24 hours."""
         body = {"keep_old_secret_active_for_24_hours": keeps_old}
-        path = f"{_ENDPOINTS}/{_segment(id)}/rotate_secret"
+        path = f"{_ENDPOINTS}/{segment(id)}/rotate_secret"
         return self._call("POST", path, json=body, is_repeatable=False)
 
     def test_webhook_endpoint(self, id: str, event_type: str) -> JsonObject:
         """Sends a sample event. Raises ApiError (`webhook_no_answer`)."""
         body = {"event_type": event_type}
-        return self._call("POST", f"{_ENDPOINTS}/{_segment(id)}/test", json=body, is_repeatable=False)
+        return self._call("POST", f"{_ENDPOINTS}/{segment(id)}/test", json=body, is_repeatable=False)
 
     def replay_webhook_endpoint(self, id: str, since: datetime, until: datetime | None = None) -> int:
         """Sends a receiver's dead letters of events in [since, until) once more. Returns their number."""
@@ -387,7 +307,7 @@ class Client:
             body["until"] = int(until.timestamp())
         replayed, has_more = 0, True
         while has_more:
-            answer = self._call("POST", f"{_ENDPOINTS}/{_segment(id)}/replay", json=body)
+            answer = self._call("POST", f"{_ENDPOINTS}/{segment(id)}/replay", json=body)
             replayed, has_more = replayed + answer["replayed"], answer["has_more"]
         return replayed
 
@@ -400,11 +320,11 @@ class Client:
 
     def replay_delivery(self, id: str) -> JsonObject:
         """Sends an event once more; one that is still owed stays as it is."""
-        return self._call("POST", f"/v1/deliveries/{_segment(id)}/replay")
+        return self._call("POST", f"/v1/deliveries/{segment(id)}/replay")
 
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
         """A dead letter is decided once, so a retry whose first answer was lost gets a conflict."""
-        path = f"/v1/dead_letters/{_segment(id)}"
+        path = f"/v1/dead_letters/{segment(id)}"
         try:
             return self._call("POST", f"{path}/{decision}")
         except ApiError as error:
@@ -433,25 +353,25 @@ class Client:
     ) -> Iterator[JobEvent]:
         headers = {"last-event-id": after} if after else {}
         timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
-        path = f"/v1/jobs/{_segment(job_id)}/events"
+        path = f"/v1/jobs/{segment(job_id)}/events"
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             if answer.is_error:
                 answer.read()
-                raise _api_error(answer)
-            yield from parse_events(_with_comments_told(answer.iter_lines(), on_keep_alive))
+                raise api_error(answer)
+            yield from parse_events(with_comments_told(answer.iter_lines(), on_keep_alive))
 
     def _result_stream(self, job_id: str, after: str | None) -> Iterator[JsonObject]:
-        path = f"/v1/jobs/{_segment(job_id)}/results"
+        path = f"/v1/jobs/{segment(job_id)}/results"
         query = {"after": after} if after else {}
         with self._http.stream("GET", path, params=query, headers={"accept": NDJSON}) as answer:
             if answer.is_error:
                 answer.read()
-                raise _api_error(answer)
+                raise api_error(answer)
             if answer.headers.get("content-type", "").startswith(NDJSON):
-                yield from map(json.loads, _lines(answer.iter_bytes()))
+                yield from map(json.loads, lines_of(answer.iter_bytes()))
                 return
             answer.read()
-            page = _json_object(answer)  # the answer of an earlier release
+            page = json_object(answer)  # the answer of an earlier release
         yield from page["data"]
         if page["has_more"]:
             yield from self._pages(path, {"after": page["last_id"]})
@@ -468,7 +388,7 @@ class Client:
         is_repeatable: bool = True,
     ) -> JsonObject:
         """The JSON of an answer."""
-        return _json_object(
+        return json_object(
             self._answer(
                 method,
                 path,
@@ -505,7 +425,7 @@ class Client:
                 continue
             if not answer.is_error:
                 return answer
-            refused = _api_error(answer)
+            refused = api_error(answer)
             if attempt == tries or not refused.is_passing:
                 refused.is_repeat = attempt > 1
                 raise refused
@@ -520,83 +440,5 @@ class Client:
         )
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
-    """Parse server-sent events. Comments are skipped, and an unfinished event is dropped."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line:
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
-        elif "data" in fields:
-            yield JobEvent(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
-            fields = {}
-
-
-def _with_comments_told(lines: Iterator[str], on_comment: Callable[[], None]) -> Iterator[str]:
-    for line in lines:
-        if line.startswith(":"):
-            on_comment()
-        yield line
-
-
-def check_base_url(base_url: str) -> None:
-    if not base_url.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            f"{base_url!r} is no URL: it must begin with http:// or https://", param="NIGHTSHIFT_BASE_URL"
-        )
-
-
-def check_api_key(api_key: str) -> None:
-    """Raises ConfigurationError for text that no header can carry; the message does not quote it."""
-    if not (api_key.isascii() and api_key.isprintable()):
-        raise ConfigurationError(
-            "the API key contains characters that no key has: copy it again, or use the one in the file "
-            "`api_key` of the data directory",
-            param="NIGHTSHIFT_API_KEY",
-        )
-
-
 def _epoch_s(at: datetime | None) -> str | None:
     return None if at is None else str(int(at.timestamp()))
-
-
-def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines end at a newline alone: texts contain other separators."""
-    rest = b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
-
-
-def _segment(id: str) -> str:
-    return quote(id, safe="")
-
-
-def _json_object(answer: httpx.Response) -> JsonObject:
-    try:
-        data: Any = answer.json()
-    except ValueError as error:
-        raise ApiError(
-            answer.status_code, f"{answer.url} did not answer with JSON: is it a Nightshift server?"
-        ) from error
-    return dict(data)
-
-
-def _api_error(answer: httpx.Response) -> ApiError:
-    """The server's error envelope, or else the status and the start of the body."""
-    try:
-        said = answer.json()["error"]
-        error = ApiError(answer.status_code, said["message"], code=said.get("code"), param=said.get("param"))
-    except (ValueError, KeyError, TypeError):
-        error = ApiError(
-            answer.status_code, f"HTTP {answer.status_code} from {answer.url}: {answer.text[:200]}"
-        )
-    error.retry_after_s = _retry_after_s(answer)
-    return error
-
-
-def _retry_after_s(answer: httpx.Response) -> float | None:
-    text = answer.headers.get("retry-after", "")
-    return min(float(text), RETRY.longest_s) if text.isdecimal() else None
