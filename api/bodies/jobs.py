@@ -217,7 +217,7 @@ class JobCreate(Options, NativeOptionFields):
             raise _wrong("body", "Give either 'body', for one request, or 'input', for many.")
         if self.body is not None:
             self._refuse_bulk_fields()
-        elif self.output is None:
+        elif self.output is None and not is_file_id(self.input or ""):
             raise InvalidRequest(
                 "Missing required parameter: 'output'.", param="output", code="missing_required_parameter"
             )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import InputError, Job, JobKind, JobState, NewJob
+from nightshift.jobs import Face, InputError, Job, JobKind, JobState, NewJob
 from nightshift.store import Transaction
 
 LATEST: Final = "latest"
@@ -44,8 +44,8 @@ def other_model(job: Job, earlier: Job, model: str) -> InputError | None:
 
 
 def _objection(new: NewJob, job: Job) -> InvalidRequest | None:
-    if job.kind is not JobKind.BULK or job.spec.output is None:
-        return _wrong(f"{job.id} has no output folder; only such jobs can be reused", "reuse_mismatch")
+    if (job.kind, job.face) != (JobKind.BULK, Face.NATIVE):
+        return _wrong(f"{job.id} is no bulk job of /v1/jobs; only those can be reused", "reuse_mismatch")
     if not job.state.is_terminal:
         return _wrong(f"{job.id} has not ended; wait for it, or cancel it", "reuse_not_ended")
     if job.results_deleted_at is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Counts, Job, JobState, NewJob
+from nightshift.jobs import Counts, Face, Job, JobState, NewJob
 from nightshift.jobs.files import JobPart
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.options import BulkOptions
@@ -85,6 +85,15 @@ def test_a_date_is_that_of_a_run_of_the_name(store: Store) -> None:
 def test_a_job_is_reused_by_its_id_however_it_ended(store: Store, state: JobState) -> None:
     job = ended(store, a_run(), state)
     assert reused(store, a_run("2026-11-23", reuse=job.id)) == job.id
+
+
+def test_a_job_whose_results_stay_with_the_service_is_reused_and_a_batch_is_not(store: Store) -> None:
+    kept = a_run()
+    job = ended(store, replace(kept, spec=replace(kept.spec, output=None)))
+    assert reused(store, a_run("2026-11-23", reuse=job.id)) == job.id
+
+    batch = ended(store, replace(a_run(), face=Face.OPENAI))
+    assert refused(store, a_run("2026-11-23", reuse=batch.id))[0] == "reuse_mismatch"
 
 
 def test_another_tenants_job_is_not_there(store: Store) -> None:

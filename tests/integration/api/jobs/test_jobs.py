@@ -39,6 +39,15 @@ def test_an_online_job_is_accepted_run_and_read(http, worker):
     assert http.get(f"/v1/jobs/{job['id']}/results", params={"after": row["id"]}).json()["data"] == []
 
 
+def test_a_job_over_an_uploaded_file_may_leave_its_results_with_the_service(http):
+    file = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": ("in.jsonl", b"{}\n")}).json()
+    accepted = http.post("/v1/jobs", json={"endpoint": CHAT, "input": file["id"]})
+    shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
+
+    assert accepted.status_code == 202
+    assert (shown["kind"], shown["output"]) == ("bulk", None)
+
+
 def test_a_job_says_what_keeps_its_output_from_being_written(http, bulk, store):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     assert http.get(f"/v1/jobs/{job_id}").json()["output_problem"] is None
