@@ -1,11 +1,11 @@
-"""Nightshift: self-hosted batch inference. `nightshift.Client` is loaded when it is used."""
+"""Nightshift: self-hosted batch inference. Its clients are loaded when they are used."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nightshift.client import Client
+    from nightshift.client import AsyncClient, Client
 
-__all__ = ["Client"]
+__all__ = ["AsyncClient", "Client"]
 
 
 def __getattr__(name: str) -> object:

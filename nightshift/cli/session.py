@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nightshift.errors import ConfigurationError
-from nightshift.tenants.keys import API_KEY_FILE
-
 if TYPE_CHECKING:
     from nightshift.client import Client
     from nightshift.process.settings import DataSettings
@@ -49,11 +46,8 @@ def data_settings(data_dir: Path | None = None) -> "DataSettings":
 def open_client(**options: Any) -> "Client":
     """A client of the configured server, with these options. Raises ConfigurationError without a key."""
     from nightshift.client import Client
-    from nightshift.process.settings import ClientSettings
 
-    settings = ClientSettings()
-    key_file = data_settings().data_dir / API_KEY_FILE
-    return Client(settings.base_url, settings.api_key or _key_in_file(key_file), **options)
+    return Client(**options)
 
 
 @contextmanager
@@ -79,20 +73,3 @@ def advice_on_database() -> str:
 
     is_file = DataSettings().resolved_database_url.startswith("sqlite")
     return "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
-
-
-def _key_in_file(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except PermissionError as error:
-        raise ConfigurationError(
-            f"the API key in {path} is for another user of this machine: set NIGHTSHIFT_API_KEY to a key of "
-            "yours, which `nightshift keys create` makes for the service's user",
-            param="NIGHTSHIFT_API_KEY",
-        ) from error
-    except OSError as error:
-        raise ConfigurationError(
-            f"no API key: start the service with `nightshift up`, which leaves one in {path} (there is none "
-            "yet); for a service elsewhere set NIGHTSHIFT_API_KEY, or NIGHTSHIFT_DATA_DIR to its directory",
-            param="NIGHTSHIFT_API_KEY",
-        ) from error

@@ -1,4 +1,4 @@
-"""A client for /v1/jobs: submit, follow, cancel, collect.
+"""A client for /v1/jobs: map a prompt over a table; submit, follow, cancel, collect.
 
     with Client("http://127.0.0.1:8000", api_key) as client:
         job = client.submit_job({"endpoint": "embeddings", "input": "s3://in/docs.parquet", …})
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar, Unpack, overload
 
 import httpx
 
@@ -22,32 +22,43 @@ from nightshift.client.answers import (
     ApiError,
     JobEvent,
     RemoteJob,
-    ServerUnreachable,
     api_error,
-    check_api_key,
-    check_base_url,
     json_object,
     lines_of,
     parse_events,
     segment,
     with_comments_told,
 )
+from nightshift.client.connection import connection
+from nightshift.client.exchanges import (
+    ANSWER_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    FOLLOWING_TRIES_MAX,
+    TRIES_MAX,
+    Call,
+    Exchange,
+    Query,
+    answered,
+    run,
+    unreachable,
+)
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 
-CONNECT_TIMEOUT_S: Final = 5.0
-ANSWER_TIMEOUT_S: Final = 30.0
+if TYPE_CHECKING:  # what they need takes long to import, and most commands map nothing
+    from nightshift.client.mapping.calls import MapOptions
+    from nightshift.client.mapping.handles import MapHandle
+    from nightshift.client.mapping.results import MapResult
+
 SILENCE_MAX_S: Final = 45.0  # an event stream has a keep-alive every 15 s
-TRIES_MAX: Final = 5
-FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
 PAGE_MAX: Final = 100
 NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 
-Query = Mapping[str, str | list[str]]  # a URL's parameters
+T = TypeVar("T")
 
 
 class Client:
@@ -55,23 +66,23 @@ class Client:
 
     def __init__(
         self,
-        base_url: str,
-        api_key: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
         *,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
         tries_max: int = TRIES_MAX,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        """`base_url` may end in `/v1`. `tries_max`: of a call that is safe to repeat.
+        """`base_url` may end in `/v1`; without it or the key, those of the command line are taken.
+        `tries_max`: of a call that is safe to repeat.
 
         Raises ConfigurationError for an invalid URL or key.
         """
-        check_base_url(base_url)
-        check_api_key(api_key)
+        server = connection(base_url, api_key)
         self._http = httpx.Client(
-            base_url=base_url.rstrip("/").removesuffix("/v1"),
-            headers={"authorization": f"Bearer {api_key}"},
+            base_url=server.base_url,
+            headers=server.headers,
             timeout=httpx.Timeout(answer_timeout_s, connect=min(CONNECT_TIMEOUT_S, answer_timeout_s)),
             transport=transport,
         )
@@ -91,6 +102,57 @@ class Client:
 
     def close(self) -> None:
         self._http.close()
+
+    @overload
+    def map(
+        self,
+        data: object,
+        prompt: str,
+        *,
+        wait: Literal[True] = True,
+        progress: bool = True,
+        **options: "Unpack[MapOptions]",
+    ) -> "MapResult": ...
+
+    @overload
+    def map(
+        self,
+        data: object,
+        prompt: str,
+        *,
+        wait: Literal[False],
+        progress: bool = True,
+        **options: "Unpack[MapOptions]",
+    ) -> "MapHandle": ...
+
+    def map(
+        self,
+        data: object,
+        prompt: str,
+        *,
+        wait: bool = True,
+        progress: bool = True,
+        **options: "Unpack[MapOptions]",
+    ) -> "MapResult | MapHandle":
+        """Asks a model `prompt`, with `{{column}}` in it, of each row of `data` (docs/client.md).
+
+        `wait=False` returns a handle at once. The same call again takes up the job that it began, and with
+        changed rows computes those. Raises InvalidRequest before anything is sent, ApiError,
+        ServerUnreachable, and MapFailed for a job that did not succeed.
+        """
+        from nightshift.client.mapping import programs
+        from nightshift.client.mapping.handles import MapHandle
+
+        started = self._run(programs.started(data, prompt, **options))
+        handle = MapHandle(self._run, started)
+        return handle.result(progress=progress) if wait else handle
+
+    def attach(self, name: str) -> "MapHandle":
+        """The handle of the newest call of this name. Raises InvalidRequest where there is none."""
+        from nightshift.client.mapping import programs
+        from nightshift.client.mapping.handles import MapHandle
+
+        return MapHandle(self._run, self._run(programs.attached(name)))
 
     def submit_job(self, body: JsonObject, *, idempotency_key: str | None = None) -> RemoteJob:
         """Submits a job with the body of `POST /v1/jobs`. Two calls with one key make one job.
@@ -215,7 +277,7 @@ class Client:
             except httpx.TransportError as error:
                 failures += 1
                 if failures >= FOLLOWING_TRIES_MAX:
-                    raise self._unreachable(error) from error
+                    raise unreachable(error) from error
                 self._sleep(RETRY.delay_s(failures))
             except ApiError as error:
                 failures += 1
@@ -239,7 +301,7 @@ class Client:
             except httpx.TransportError as error:
                 failures += 1
                 if failures >= TRIES_MAX:
-                    raise self._unreachable(error) from error
+                    raise unreachable(error) from error
                 self._sleep(RETRY.delay_s(failures))
             except ApiError as error:
                 failures += 1
@@ -413,31 +475,11 @@ class Client:
     ) -> httpx.Response:
         """An answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
         tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else self._tries_max
-        for attempt in range(1, tries + 1):
-            try:
-                answer = self._http.request(method, path, json=json, params=params, headers=headers)
-            except httpx.TransportError as error:
-                # A refused connection is retried only when following a job on a server that answered before.
-                is_pointless = isinstance(error, httpx.ConnectError) and not is_following
-                if attempt == tries or is_pointless:
-                    raise self._unreachable(error) from error
-                self._sleep(RETRY.delay_s(attempt))
-                continue
-            if not answer.is_error:
-                return answer
-            refused = api_error(answer)
-            if attempt == tries or not refused.is_passing:
-                refused.is_repeat = attempt > 1
-                raise refused
-            self._sleep(refused.retry_after_s or RETRY.delay_s(attempt))
-        raise AssertionError("the last attempt returns or raises")
+        call = Call(method=method, path=path, json=json, params=params, headers=headers)
+        return self._run(answered(call, tries=tries, is_following=is_following))
 
-    def _unreachable(self, error: httpx.TransportError) -> ServerUnreachable:
-        reason = str(error).rstrip(".")
-        return ServerUnreachable(
-            f"No answer from {self._http.base_url}: {reason}. Is the server running? "
-            "`nightshift up` starts one; NIGHTSHIFT_BASE_URL says where another is."
-        )
+    def _run(self, exchange: Exchange[T]) -> T:
+        return run(exchange, self._http, self._sleep)
 
 
 def _epoch_s(at: datetime | None) -> str | None:

@@ -75,6 +75,11 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     assert {name for name in top_level if not name.endswith(".dist-info")} == set(PACKAGES)
 
 
+def test_the_wheel_is_small_enough_for_whoever_installs_the_client_alone(wheel):
+    """`pip install nightshift` fetches 15 MB at most; what the distribution requires has 5.4 MB."""
+    assert wheel.stat().st_size < 9_500_000
+
+
 def test_the_conformance_checks_are_a_distribution_of_their_own(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=CHECKOUT / "conformance", check=True, capture_output=True, timeout=TIMEOUT_S)

@@ -363,3 +363,17 @@ def test_the_client_is_loaded_when_it_is_asked_for():
     code = "import sys, nightshift; assert 'httpx' not in sys.modules; print(nightshift.Client.__name__)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said == "Client\n"
+
+
+def test_a_client_without_a_server_and_a_key_takes_those_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://there")
+    monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="no API key"):
+        Client()
+
+    (tmp_path / "api_key").write_text("ns_own\n")
+    server = Server(ok(JOB))
+    with Client(transport=httpx.MockTransport(server)) as client:
+        client.get_job("job_1")
+    assert str(server.requests[0].url) == "http://there/v1/jobs/job_1"
+    assert server.requests[0].headers["authorization"] == "Bearer ns_own"

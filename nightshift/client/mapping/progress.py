@@ -1,0 +1,47 @@
+"""The progress of a call on a terminal or in a notebook; elsewhere, in the log, what keeps it waiting."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from nightshift.client.answers import RemoteJob
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def progress_bar(name: str, *, is_wanted: bool) -> Iterator[Callable[[RemoteJob], None]]:
+    """Yields a function to call with each look at the job."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not is_wanted or not (console.is_terminal or console.is_jupyter):
+        yield _Problems(name).show
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
+        bar = bars.add_task(name, total=None)
+
+        def show(job: RemoteJob) -> None:
+            problem = job.data.get("problem")
+            said = f"{job.counts.failed} failed" if job.counts.failed else str(job.state)
+            says = f"{name}: {problem['message'] if problem else said}"
+            bars.update(bar, description=says, completed=job.rows_done, total=job.rows_expected)
+
+        yield show
+
+
+class _Problems:
+    """A line of the log for each problem of the job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._code: str | None = None
+
+    def show(self, job: RemoteJob) -> None:
+        problem = job.data.get("problem") or {}
+        if problem and problem["code"] != self._code:
+            log.warning("%s waits: %s", self._name, problem["message"])
+        self._code = problem.get("code")

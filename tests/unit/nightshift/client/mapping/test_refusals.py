@@ -1,0 +1,69 @@
+"""Calls that cannot be right are refused before anything is sent, naming the argument or the column."""
+
+from datetime import timedelta
+from typing import Any
+
+import pandas
+import pytest
+
+from nightshift.errors import InvalidRequest
+
+ROWS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
+
+
+@pytest.mark.parametrize(
+    ("call", "param", "says"),
+    [
+        ({"prompt": "Summarise"}, "prompt", "names no column"),
+        ({"prompt": "Summarise {text}"}, "prompt", "double braces"),
+        ({"prompt": ""}, "prompt", "double braces"),
+        ({"prompt": "{{txt}}"}, "prompt", "no column 'txt'; the data have: id, text"),
+        ({"system": "In {{tongue}}"}, "prompt", "no column 'tongue'"),
+        ({"key": "doc_id"}, "key", "no column 'doc_id'"),
+        ({"data": []}, "data", "no rows"),
+        ({"data": pandas.DataFrame({"id": [], "text": []})}, "data", "no rows"),
+        ({"data": [*ROWS, {"id": "a", "text": "x"}]}, "key", "'id' has 'a' in rows 0 and 2"),
+        ({"data": [{"id": 1, "text": "x"}, {"id": "1", "text": "x"}]}, "key", "rows 0 and 1"),
+        ({"data": [{"id": None, "text": "x"}]}, "id", "row 0 .* is no key"),
+        ({"data": pandas.DataFrame({"id": [1], "text": [float("nan")]})}, "text", "row 0 .* is nan"),
+        ({"data": [{"id": 1, "text": timedelta(1)}]}, "text", "is a timedelta, which has no text"),
+        ({"data": [ROWS[0], {"id": "b"}]}, "data", "row 1 .* has no 'text'"),
+        ({"data": [ROWS[0] | {"answer": "x"}]}, "data", "'answer' already"),
+        ({"data": [{"id": "a", "text": "x" * 2**22}]}, "data", "row 0 .* 4194304 at most"),
+        ({"data": "docs.csv"}, "data", "is no location"),
+        ({"data": "s3://in/docs.csv"}, "output", "name the folder"),
+        ({"output": "s3://out/"}, "output", "data that are a location"),
+        ({"name": "a name"}, "name", "1 to 100"),
+        ({"parameters": {"model": "other"}}, "parameters.model", "map sets it itself"),
+        ({"parameters": {"temperature": 9}}, "parameters.temperature", "less than or equal"),
+        ({"parameters": {"seed": object()}}, "parameters.seed", "integer"),
+        (
+            {"output_schema": {"type": "object", "properties": {"text": {"type": "string"}}}},
+            "output_schema.properties.text",
+            "already",
+        ),
+        (
+            {"output_schema": {"type": "object", "properties": {"a": {"const": "{{text}}"}}}},
+            "output_schema",
+            "double braces",
+        ),
+        (
+            {"output_schema": {"type": "object", "properties": {"a": {"uniqueItems": True}}}},
+            "output_schema.properties.a.uniqueItems",
+            "not supported",
+        ),
+    ],
+)
+def test_a_call_that_cannot_be_right_is_refused_before_anything_is_sent(
+    client, service, call: dict[str, Any], param: str, says: str
+):
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        client.map(**{"data": ROWS, "prompt": "Say: {{text}}", "model": "m", "key": "id"} | call)
+    assert refused.value.param == param
+    assert service.requests == []
+
+
+def test_parts_of_columns_and_parameters_of_a_row_are_allowed(client, service):
+    rows = [{"meta": {"title": "x"}, "most": 9}]
+    client.map(rows, "{{meta.title}}", model="m", parameters={"max_tokens": "{{most}}"})
+    assert service.rows(service.jobs[0]) == [{"_row": "0", "meta": {"title": "x"}, "most": 9}]
