@@ -17,8 +17,8 @@ demo: $(READY) ## Start the service, run 500 rows and some chats through the off
 	@$(BIN)/python -m examples.demo
 
 NAME ?= search
-example: $(READY) ## Run one workload, check its answers: NAME=search, fraud, digits, translation, recommendation or summary
-	@[[ " search fraud digits translation recommendation summary " == *" $(NAME) "* ]] || { echo "make example: NAME is one of search, fraud, digits, translation, recommendation, summary" >&2; exit 2; }
+example: $(READY) ## Run one workload, check its answers: NAME=search, fraud, digits, translation, recommendation, summary or table
+	@[[ " search fraud digits translation recommendation summary table " == *" $(NAME) "* ]] || { echo "make example: NAME is one of search, fraud, digits, translation, recommendation, summary, table" >&2; exit 2; }
 	@$(BIN)/python -m examples.$(NAME)
 
 examples: $(READY) ## Run all of these workloads in one service
