@@ -10,6 +10,7 @@ and the asynchronous client run the same ones.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -108,6 +109,8 @@ def run(exchange: Exchange[T], http: httpx.Client, sleep: Callable[[float], None
     except StopIteration as ended:
         result: T = ended.value
         return result
+    finally:
+        exchange.close()  # after Ctrl-C too, so that no progress bar or file outlives it
 
 
 async def run_async(
@@ -116,18 +119,22 @@ async def run_async(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
     """The same without blocking the event loop: what the exchange computes runs in threads."""
-    step = await asyncio.to_thread(_advanced, exchange.send, None)
-    while not isinstance(step, _Ended):
-        advance: Callable[[Any], Step] = exchange.send
-        answer: httpx.Response | httpx.TransportError | None = None
-        if isinstance(step, Pause):
-            await sleep(step.seconds)
-        else:
-            try:
-                answer = await _sent_async(step, http)
-            except httpx.TransportError as error:
-                advance, answer = exchange.throw, error
-        step = await asyncio.to_thread(_advanced, advance, answer)
+    try:
+        step = await asyncio.to_thread(_advanced, exchange.send, None)
+        while not isinstance(step, _Ended):
+            advance: Callable[[Any], Step] = exchange.send
+            answer: httpx.Response | httpx.TransportError | None = None
+            if isinstance(step, Pause):
+                await sleep(step.seconds)
+            else:
+                try:
+                    answer = await _sent_async(step, http)
+                except httpx.TransportError as error:
+                    advance, answer = exchange.throw, error
+            step = await asyncio.to_thread(_advanced, advance, answer)
+    finally:
+        with suppress(ValueError):  # cancelled while its thread computes, it ends with that
+            exchange.close()
     result: T = step.result
     return result
 

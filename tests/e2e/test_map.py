@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 import nightshift
 from nightshift.cli.demo import DEMO_MODEL_ID, number_in_words
+from nightshift.client.mapping import programs
 from tests.e2e.service import JOB_TIMEOUT_S, Service
 
 ACCURACY_MIN = 0.95  # of so few rows
@@ -147,6 +148,14 @@ def test_rows_at_a_location_are_answered_in_a_folder(service, workplace, numbers
     assert result.failed == []
     assert result.data == (workplace / "mapped").as_uri() + "/"
     assert answers["custom_id"].to_list() == [str(number) for number in numbers[90:94]]
+
+
+def test_a_large_table_comes_in_parts(service, numbers, monkeypatch):
+    monkeypatch.setattr(programs, "PART_BYTES", 50)
+    rows = [{"n": number} for number in numbers[110:118]]
+    with service.client() as client:
+        result = client.map(rows, "{{n}}", model=DEMO_MODEL_ID, key="n")
+    assert right([row["answer"] for row in result.data], numbers[110:118]) == 1
 
 
 def test_a_model_that_is_not_served_is_said_with_its_name(service):

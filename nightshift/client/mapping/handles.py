@@ -7,7 +7,6 @@ from nightshift.client.answers import RemoteJob
 from nightshift.client.exchanges import Exchange
 from nightshift.client.mapping import programs
 from nightshift.client.mapping.programs import Started
-from nightshift.client.mapping.progress import progress_bar
 from nightshift.client.mapping.results import MapResult
 
 
@@ -43,9 +42,8 @@ class MapHandle(_Handle):
         `partial`: also of a job that did not succeed. Raises MapFailed, InvalidRequest, ApiError,
         ServerUnreachable.
         """
-        with progress_bar(self.name, is_wanted=progress) as show:
-            finished = programs.finished(self._started, show, data, partial=partial)
-            result: MapResult = self._run(finished)
+        finished = programs.finished(self._started, data, partial=partial, progress=progress)
+        result: MapResult = self._run(finished)
         return result
 
     def cancel(self) -> RemoteJob:
@@ -66,9 +64,8 @@ class AsyncMapHandle(_Handle):
         return job
 
     async def result(self, data: object = None, *, partial: bool = False, progress: bool = True) -> MapResult:
-        with progress_bar(self.name, is_wanted=progress) as show:
-            finished = programs.finished(self._started, show, data, partial=partial)
-            result: MapResult = await self._run(finished)
+        finished = programs.finished(self._started, data, partial=partial, progress=progress)
+        result: MapResult = await self._run(finished)
         return result
 
     async def cancel(self) -> RemoteJob:

@@ -24,6 +24,7 @@ from nightshift.client.exchanges import (
     unreachable,
 )
 from nightshift.client.mapping.calls import MapCall, MapOptions, form_of_job, key_of_job
+from nightshift.client.mapping.progress import progress_bar
 from nightshift.client.mapping.results import NOT_RUN, Answers, FailedRow, MapFailed, MapResult
 from nightshift.client.mapping.rows import MapData, data_of, places_of, table_of_keys
 from nightshift.client.mapping.tables import Table, table_of
@@ -79,9 +80,10 @@ def attached(name: str) -> Exchange[Started]:
     return Started(job)
 
 
-def finished(started: Started, show: Show, data: object, *, partial: bool) -> Exchange[MapResult]:
+def finished(started: Started, data: object, *, partial: bool, progress: bool) -> Exchange[MapResult]:
     """The result, once the job has ended. Raises MapFailed, InvalidRequest, ApiError, ServerUnreachable."""
-    job = yield from ended(started.job.id, show)
+    with progress_bar(started.name, is_wanted=progress) as show:
+        job = yield from ended(started.job.id, show)
     return (yield from joined(job, data, started.known, partial=partial))
 
 

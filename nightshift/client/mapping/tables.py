@@ -5,7 +5,7 @@ A table gives rows of some of its columns, and itself with more columns: the sam
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -150,18 +150,8 @@ class PolarsTable:
 
 
 def _polars_type(type: ValueType, polars: Any) -> Any:
-    match type.kind:
-        case Kind.LIST if type.element is not None:
-            return polars.List(_polars_type(type.element, polars))
-        case Kind.RECORD:
-            return polars.Struct({name: _polars_type(inner, polars) for name, inner in type.fields.items()})
-        case Kind.INTEGER:
-            return polars.Int64
-        case Kind.NUMBER:
-            return polars.Float64
-        case Kind.BOOLEAN:
-            return polars.Boolean
-    return polars.String
+    scalars = {Kind.INTEGER: polars.Int64, Kind.NUMBER: polars.Float64, Kind.BOOLEAN: polars.Boolean}
+    return _column_type(type, scalars, polars.String, polars.List, polars.Struct)
 
 
 @dataclass(frozen=True)
@@ -192,18 +182,27 @@ class ArrowTable:
 
 
 def _arrow_type(type: ValueType, arrow: Any) -> Any:
-    match type.kind:
-        case Kind.LIST if type.element is not None:
-            return arrow.list_(_arrow_type(type.element, arrow))
-        case Kind.RECORD:
-            return arrow.struct([(name, _arrow_type(inner, arrow)) for name, inner in type.fields.items()])
-        case Kind.INTEGER:
-            return arrow.int64()
-        case Kind.NUMBER:
-            return arrow.float64()
-        case Kind.BOOLEAN:
-            return arrow.bool_()
-    return arrow.string()
+    scalars = {Kind.INTEGER: arrow.int64(), Kind.NUMBER: arrow.float64(), Kind.BOOLEAN: arrow.bool_()}
+    return _column_type(type, scalars, arrow.string(), arrow.list_, arrow.struct)
+
+
+def _column_type(
+    type: ValueType,
+    scalars: Mapping[Kind, Any],
+    text: Any,
+    list_of: Callable[[Any], Any],
+    record_of: Callable[[Mapping[str, Any]], Any],
+) -> Any:
+    """A library's type of a column."""
+
+    def inner_type(inner: ValueType) -> Any:
+        return _column_type(inner, scalars, text, list_of, record_of)
+
+    if type.kind is Kind.LIST and type.element is not None:
+        return list_of(inner_type(type.element))
+    if type.kind is Kind.RECORD:
+        return record_of({name: inner_type(inner) for name, inner in type.fields.items()})
+    return scalars.get(type.kind, text)
 
 
 @dataclass(frozen=True)

@@ -252,3 +252,14 @@ def test_the_asynchronous_client_takes_the_same_steps(service: FakeService):
     result, job_id = asyncio.run(mapped_rows())
     assert [row["answer"] for row in result.data] == ["SAY: ONE", "SAY: TWO"]
     assert result.job.id == job_id
+
+
+def test_a_terminal_shows_how_far_a_call_is(client, service, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    mapped(client, [*ROWS, {"id": "c", "text": "bad"}])
+    shown = capsys.readouterr().err
+    assert "calls: 1 failed" in shown
+    assert "3/3" in shown
+
+    mapped(client, [ROWS[0]], progress=False)
+    assert capsys.readouterr().err == ""
