@@ -17,6 +17,7 @@ from nightshift.client.answers import RemoteJob
 from nightshift.client.mapping.forms import PARAM, OutputForm
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
 
 ENDPOINT: Final = "chat"
 CALL: Final = "map"  # metadata: the call's digest …
@@ -25,6 +26,7 @@ DIGEST_CHARS: Final = 32
 OWN_PARAMETERS: Final = frozenset({"model", "messages", "response_format", "n", "stream"})
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
 _SCHEMA_AT: Final = "response_format.json_schema.schema"
 
 
@@ -72,6 +74,10 @@ class MapCall:
         _check_prompt(prompt)
         if name is not None and _NAME.fullmatch(name) is None:
             raise _invalid("name", "give 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first")
+        if priority is not None and priority not in set(PriorityClass):
+            raise _invalid("priority", f"choose one of {', '.join(PriorityClass)}")
+        if _WINDOW.fullmatch(completion_window) is None:
+            raise _invalid("completion_window", "give a time such as 90m, 8h or 7d")
         form = OutputForm.from_schema(output_schema)
         template = _template(prompt, model, system, parameters or {}, form)
         return cls(

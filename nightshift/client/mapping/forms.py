@@ -17,6 +17,7 @@ from nightshift.jobs import JsonObject
 
 ANSWER: Final = "answer"  # the column of answers without a schema
 PARAM: Final = "output_schema"
+COMBINING: Final = frozenset({"patternProperties", "allOf", "anyOf", "oneOf"})  # which name more properties
 INTEGER_MAX: Final = 2**63  # more has no column type
 
 
@@ -100,7 +101,7 @@ def _closed(schema: Any) -> Any:
             closed[keyword] = [_closed(inner) for inner in closed[keyword]]
     if "items" in closed:
         closed["items"] = _closed(closed["items"])
-    if "properties" in closed and "patternProperties" not in closed:
+    if "properties" in closed and not COMBINING & closed.keys():
         closed.setdefault("additionalProperties", False)
     return closed
 

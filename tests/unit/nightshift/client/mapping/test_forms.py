@@ -95,6 +95,7 @@ def test_no_answer_has_fields_without_a_column_wherever_an_object_lies():
         (an_object(age={"type": "string", "format": "phone"}), "output_schema.properties.age.format"),
         (an_object(age={"$ref": "#/$defs/gone"}), "output_schema.properties.age.$ref"),
         (an_object(age={}) | {"additionalProperties": True}, "output_schema.additionalProperties"),
+        (an_object(age={}) | {"allOf": [an_object(name={})]}, "output_schema.additionalProperties"),
         (an_object(age={}) | {"patternProperties": {"^x": {}}}, "output_schema.additionalProperties"),
     ],
 )

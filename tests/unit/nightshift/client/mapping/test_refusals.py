@@ -34,6 +34,8 @@ ROWS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
         ({"data": "s3://in/docs.csv"}, "output", "name the folder"),
         ({"output": "s3://out/"}, "output", "data that are a location"),
         ({"name": "a name"}, "name", "1 to 100"),
+        ({"priority": "urgent"}, "priority", "choose one of interactive"),
+        ({"completion_window": "soon"}, "completion_window", "90m, 8h or 7d"),
         ({"parameters": {"model": "other"}}, "parameters.model", "map sets it itself"),
         ({"parameters": {"temperature": 9}}, "parameters.temperature", "less than or equal"),
         ({"parameters": {"seed": object()}}, "parameters.seed", "integer"),
