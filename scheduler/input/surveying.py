@@ -112,6 +112,7 @@ class Surveyor:
 
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
         assert job.spec.input is not None, "a bulk job has an input"
+        format = job.spec.options.input_format
         if not is_file_id(job.spec.input):
             yield from objects_at(
                 self.locations,
@@ -119,6 +120,7 @@ class Surveyor:
                 job.tenant_id,
                 lambda: check(may_continue),
                 job.plan_cursor,
+                format,
             )
             return
         if job.plan_cursor.after is not None:
@@ -126,7 +128,8 @@ class Surveyor:
         with self.store.snapshot() as tx:
             file = tx.files.input(job.tenant_id, job.spec.input)
         name = None if file is None else file.filename
-        yield Listed(job.spec.input, uploaded_file(self.sources, job.spec.input, job.tenant_id, name))
+        uploaded = uploaded_file(self.sources, job.spec.input, job.tenant_id, name, format)
+        yield Listed(job.spec.input, uploaded)
 
     def _model(
         self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"

@@ -122,7 +122,7 @@ class Previewer:
         """
         assert spec.input is not None, "a bulk job has an input"
         try:
-            objects, is_whole = self._objects(spec.input, tenant_id, filename)
+            objects, is_whole = self._objects(spec, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
             yield Problem.from_error(error, spec.input)
             return
@@ -144,11 +144,13 @@ class Previewer:
         if (model := self.models.get(request.model)) is not None:
             check_sizes(endpoint, request, model, self.answer_bytes_max)
 
-    def _objects(self, uri: str, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
-        if is_file_id(uri):
-            return [uploaded_file(self.sources, uri, tenant_id, filename)], True
+    def _objects(self, spec: JobSpec, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
+        assert spec.input is not None, "a bulk job has an input"
+        format = spec.options.input_format
+        if is_file_id(spec.input):
+            return [uploaded_file(self.sources, spec.input, tenant_id, filename, format)], True
         return first_objects_at(
-            self.locations, uri, tenant_id, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
+            self.locations, spec.input, tenant_id, format, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
         )
 
     def _described(self, entry: FoundObject, number: int) -> InputObject:

@@ -42,9 +42,10 @@ def objects_at(
     tenant_id: str,
     before_each: Callable[[], None],
     cursor: PlanCursor = FIRST_PAGE,
+    format: str | None = None,
 ) -> Iterator[Listed]:
-    """The objects at a location, from the cursor on. Raises InvalidRequest, StorageError, and what
-    `before_each` raises.
+    """The objects at a location, from the cursor on. `format`: of them all; None: each one's own, by its
+    name. Raises InvalidRequest, StorageError, and what `before_each` raises.
     """
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
@@ -56,35 +57,49 @@ def objects_at(
         matched=cursor.objects,
         listed=cursor.listed,
     ):
-        yield Listed(listed.info.key, _found(reader, listed.info, location) if listed.is_match else None)
+        yield Listed(
+            listed.info.key, _found(reader, listed.info, location, format) if listed.is_match else None
+        )
 
 
 def first_objects_at(
-    locations: Locations, uri: str, tenant_id: str, *, objects_max: int, listed_max: int
+    locations: Locations,
+    uri: str,
+    tenant_id: str,
+    format: str | None = None,
+    *,
+    objects_max: int,
+    listed_max: int,
 ) -> tuple[list[FoundObject], bool]:
     """The first objects at a location, and whether these are all. Raises InvalidRequest, StorageError."""
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
     first, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
-    return [_found(reader, info, location) for info in first], is_whole
+    return [_found(reader, info, location, format) for info in first], is_whole
 
 
-def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri) -> FoundObject:
+def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri, format: str | None) -> FoundObject:
     """Raises UnreadableInput for a name without a known ending."""
     uri = str(location.with_key(info.key))
-    return FoundObject(reader, info, uri, format_of(uri))
+    return FoundObject(reader, info, uri, _format(format, uri))
 
 
-def uploaded_file(sources: Sources, file_id: str, tenant_id: str, filename: str | None) -> FoundObject:
-    """An uploaded file: its name tells its format, its key does not. `filename`: None if there is no such
-    file. Raises UnreadableInput, StorageError.
+def _format(told: str | None, name: str) -> InputFormat:
+    return format_of(name) if told is None else InputFormat(told)
+
+
+def uploaded_file(
+    sources: Sources, file_id: str, tenant_id: str, filename: str | None, format: str | None = None
+) -> FoundObject:
+    """An uploaded file: its name tells its format unless `format` does; its key does not. `filename`: None if
+    there is no such file. Raises UnreadableInput, StorageError.
     """
     assert is_file_id(file_id), file_id
     source = sources.open(file_id, tenant_id)
     info = source.store.head(source.key) if filename is not None else None
     if filename is None or info is None:
         raise ObjectNotFound(f"There is no file {file_id}.")
-    return FoundObject(source.store, info, file_id, format_of(filename))
+    return FoundObject(source.store, info, file_id, _format(format, filename))
 
 
 def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
