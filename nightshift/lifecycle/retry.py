@@ -30,7 +30,7 @@ def as_retry(
         id_column=None,
         kept_in=None if new.spec.options.keep_columns is None else KEPT_FIELD,
         # Its rows are lines of JSON now, and none of them has a good result.
-        options=replace(new.spec.options, reuse=None, input_format=None),
+        options=replace(new.spec.options, reuse=None, input_format=None, separator=None),
         reused_job=None,
         name=None,  # with the date, the name is the key of the earlier run
         run_date=None,

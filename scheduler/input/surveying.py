@@ -11,8 +11,8 @@ from typing import Final
 
 from nightshift.bulk.rows.contents import HEAD_BYTES
 from nightshift.bulk.rows.first_rows import FirstRows
-from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
-from nightshift.bulk.rows.requests import columns_of
+from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row
+from nightshift.bulk.rows.requests import rows_of
 from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
 from nightshift.bulk.rows.watched_reader import ReadTooLarge, WatchedReader
 from nightshift.jobs import InputError, Job, NewShard
@@ -183,13 +183,7 @@ class Surveyor:
         has_columns = shard.format in (InputFormat.PARQUET, InputFormat.ARROW)
         watch = reading.go_on if has_columns else reading.add
         store = WatchedReader(source.store, watch)
-        return iter_rows(
-            store,
-            source.key,
-            shard,
-            columns=columns_of(job.spec, shard),
-            line_bytes_max=self.config.line_bytes_max,
-        )
+        return rows_of(store, source.key, shard, job.spec, line_bytes_max=self.config.line_bytes_max)
 
 
 def _page(cut: CutPage, model: str | None) -> ShardPage:

@@ -51,7 +51,7 @@ _VALUE: Final = re.compile(rb'(?:null|true|false|[-0-9.eE+]+|"[^"\\]*+(?:\\.[^"\
 _OBJECT_OR_END: Final = re.compile(rb"\{|\]\s*\Z")
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one
-_SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,13 @@ def separator_hint(names: Sequence[str], delimiter: str) -> str:
     """
     if len(names) != 1 or json_hint(names[0]):
         return json_hint("".join(names[:1]))
-    others = [mark for mark in _SEPARATORS if mark != delimiter and mark in names[0]]
+    others = [mark for mark in SEPARATORS if mark != delimiter and mark in names[0]]
     if not others:
         return ""
     likely = max(others, key=names[0].count)
     return (
-        f" The separator seems to be {_SEPARATORS[likely]}, and {_SEPARATORS[delimiter]} is read: "
-        "in .csv values are separated by commas, in .tsv by tabs."
+        f" The separator seems to be {SEPARATORS[likely]}, and {SEPARATORS[delimiter]} is read: "
+        "say which it is by 'separator' (--separator)."
     )
 
 
@@ -203,7 +203,7 @@ def _json_hint(text: bytes, error: Exception | None) -> str | None:
         return "it is a Python dict, not JSON: texts need double quotes"
     if text.startswith(b"{"):
         return _object_hint(error)
-    if not text.startswith((b'"', b"}", b"]")) and any(mark.encode() in text for mark in _SEPARATORS):
+    if not text.startswith((b'"', b"}", b"]")) and any(mark.encode() in text for mark in SEPARATORS):
         return f"it may be CSV: give the object a name that ends in .csv or .tsv{_OR_SAY}"
     return None
 

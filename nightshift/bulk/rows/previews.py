@@ -10,9 +10,9 @@ from typing import Final
 
 from nightshift import endpoints
 from nightshift.bulk.rows.first_rows import FirstRows
-from nightshift.bulk.rows.inputs import iter_rows
+from nightshift.bulk.rows.inputs import separator_of
 from nightshift.bulk.rows.records import BadRow, InputFormat, InputObject, Row
-from nightshift.bulk.rows.requests import RowRequest, columns_of, parse_row
+from nightshift.bulk.rows.requests import RowRequest, parse_row, rows_of
 from nightshift.bulk.rows.surveys import (
     FoundObject,
     first_objects_at,
@@ -87,6 +87,8 @@ class PreviewedObjects:
     is_whole: bool
     rows_estimated: int | None
     tokens_estimated: int  # of the prompts, by the objects' bytes
+    formats: list[str]
+    separator: str | None  # between the values of the first object of CSV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,12 @@ class Previewer:
             except (InvalidRequest, StorageError) as error:
                 yield Problem.from_error(error, spec.input, entry.uri)
                 return
-        yield _summary(with_guesses(described), is_whole)
+        try:
+            separator = self._separator(spec, objects)
+        except (InvalidRequest, StorageError) as error:
+            yield Problem.from_error(error, spec.input)
+            return
+        yield _summary(with_guesses(described), is_whole, separator)
         yield self._rows(spec, objects)
 
     def _check_sizes(self, request: ModelRequest, endpoint: Endpoint) -> None:
@@ -164,6 +171,14 @@ class Previewer:
             etag=entry.info.etag,
         )
 
+    def _separator(self, spec: JobSpec, objects: list[FoundObject]) -> str | None:
+        """The separator of the first object of CSV."""
+        for entry in objects:
+            if entry.info.size_bytes and entry.format.delimiter is not None:
+                key, etag = entry.info.key, entry.info.etag
+                return separator_of(entry.reader, key, etag, entry.format, spec.options.separator)
+        return None
+
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec, self._check_sizes)
         reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
@@ -176,14 +191,7 @@ class Previewer:
             )  # fmt: skip
             reader = WatchedReader(entry.reader, reading.add)
             try:
-                rows = iter_rows(
-                    reader,
-                    entry.info.key,
-                    shard,
-                    columns=columns_of(spec, shard),
-                    line_bytes_max=self.line_bytes_max,
-                )
-                for row in rows:
+                for row in rows_of(reader, entry.info.key, shard, spec, line_bytes_max=self.line_bytes_max):
                     checked.add(row, shard)
                     if checked.rows == ROWS_MAX or not self.may_continue():
                         return checked.report()
@@ -195,7 +203,7 @@ class Previewer:
         return checked.report(is_end=True)
 
 
-def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
+def _summary(objects: list[InputObject], is_whole: bool, separator: str | None) -> PreviewedObjects:
     size_bytes = sum(entry.size_bytes for entry in objects)
     return PreviewedObjects(
         objects=len(objects),
@@ -203,6 +211,8 @@ def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
         is_whole=is_whole,
         rows_estimated=rows_estimated(objects),
         tokens_estimated=size_bytes // CHARS_PER_TOKEN,
+        formats=sorted({entry.format for entry in objects}),
+        separator=separator,
     )
 
 

@@ -131,6 +131,23 @@ def test_a_retry_reads_the_lines_that_it_was_made_of(place: Place) -> None:
 def test_a_dry_run_reads_what_the_job_tells(place: Place) -> None:
     put(place, export=CONTENTS["tsv"])
 
-    _, rows = seen(place, told(place, "tsv"))
+    objects, rows = seen(place, told(place, "tsv"))
 
+    assert (objects.formats, objects.separator) == (["tsv"], "\t")
     assert (rows.rows_checked, rows.problems) == (2, [])
+
+
+@pytest.mark.parametrize("separator", [":", None])
+def test_a_separator_holds_from_the_plan_to_a_retry(place: Place, separator: str | None) -> None:
+    put(place, **{"a.csv": b"text;n\na;1\nbad;2\n".replace(b";", (separator or ";").encode())})
+    job = told(place, None, separator=separator)
+    objects, rows = seen(place, job)
+    job = planned(place, job)
+    place.work_off()
+    job = assembled(place, job)
+
+    assert (objects.separator, rows.problems) == (separator or ";", [])
+    assert (job.counts.succeeded, job.counts.failed) == (1, 1)
+    again = planned(place, retry_of(place, job))
+    place.work_off(lambda request: (200, {}))
+    assert assembled(place, again).counts.succeeded == 1

@@ -371,7 +371,15 @@ DRY_RUN: dict[str, Any] = {
     "endpoint": "/v1/embeddings",
     "model": "minilm",
     "priority": "standard",
-    "input": {"objects": 2, "size_bytes": 99, "is_whole": True, "rows_estimated": 7, "tokens_estimated": 24},
+    "input": {
+        "objects": 2,
+        "size_bytes": 99,
+        "is_whole": True,
+        "rows_estimated": 7,
+        "tokens_estimated": 24,
+        "formats": ["csv", "jsonl"],
+        "separator": ";",
+    },
     "rows_checked": 7,
     "rows_with_problems": 0,
     "requests": [{"body": {"input": "a"}, "body_start": None}],
@@ -393,8 +401,11 @@ REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ({}, 0, "2 objects of 99 bytes, about 7 rows"),
-        ({"input": DRY_RUN["input"] | {"objects": 1}}, 0, "  1 object of 99 bytes, about 7 rows"),
+        ({}, 0, "2 objects of 99 bytes (csv, jsonl with ';' between values), about 7 rows"),
+        (
+            {"input": DRY_RUN["input"] | {"objects": 1, "formats": ["parquet"], "separator": None}},
+            *(0, "  1 object of 99 bytes (parquet), about 7 rows"),
+        ),
         ({"problems": [A_ROW], "rows_with_problems": 1}, 3, "s3://in/a row 3: No such column."),
         ({"problems": [THE_JOB]}, 4, "The input has no rows."),
         ({"problems": [WAITING]}, 1, "cannot be read at present: x; the job would wait and try again"),
