@@ -25,6 +25,7 @@ def as_retry(
     spec = replace(
         new.spec,
         input=retry_input_id(new.id),
+        further_inputs=(),
         output=output,
         template=None,  # it is filled in already
         id_column=None,

@@ -13,7 +13,7 @@ from nightshift.bulk.rows.contents import HEAD_BYTES
 from nightshift.bulk.rows.first_rows import FirstRows
 from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row
 from nightshift.bulk.rows.requests import rows_of
-from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
+from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, objects_listed, uploaded_file
 from nightshift.bulk.rows.watched_reader import ReadTooLarge, WatchedReader
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
@@ -113,6 +113,16 @@ class Surveyor:
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
         assert job.spec.input is not None, "a bulk job has an input"
         format = job.spec.options.input_format
+        if job.spec.further_inputs:
+            yield from objects_listed(
+                self.locations,
+                job.spec.inputs,
+                job.tenant_id,
+                lambda: check(may_continue),
+                job.plan_cursor.after,
+                format,
+            )
+            return
         if not is_file_id(job.spec.input):
             yield from objects_at(
                 self.locations,

@@ -16,6 +16,7 @@ from nightshift.bulk.rows.requests import RowRequest, parse_row, rows_of
 from nightshift.bulk.rows.surveys import (
     FoundObject,
     first_objects_at,
+    objects_listed,
     rows_estimated,
     uploaded_file,
     with_guesses,
@@ -156,6 +157,9 @@ class Previewer:
         format = spec.options.input_format
         if is_file_id(spec.input):
             return [uploaded_file(self.sources, spec.input, tenant_id, filename, format)], True
+        if spec.further_inputs:
+            listed = objects_listed(self.locations, spec.inputs, tenant_id, lambda: None, None, format)
+            return [entry.input_object for entry in listed if entry.input_object is not None], True
         return first_objects_at(
             self.locations, spec.input, tenant_id, format, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
         )

@@ -62,6 +62,21 @@ def objects_at(
         )
 
 
+def objects_listed(
+    locations: Locations,
+    uris: Sequence[str],
+    tenant_id: str,
+    before_each: Callable[[], None],
+    after: str | None,
+    format: str | None = None,
+) -> Iterator[Listed]:
+    """The objects of a list, behind the one of the URI `after`, under their URIs. Raises as `objects_at`."""
+    begin = 0 if after is None else uris.index(after) + 1
+    for uri in uris[begin:]:
+        for listed in objects_at(locations, uri, tenant_id, before_each, format=format):
+            yield replace(listed, key=uri)
+
+
 def first_objects_at(
     locations: Locations,
     uri: str,

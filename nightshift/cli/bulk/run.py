@@ -39,7 +39,7 @@ Input = Annotated[
     str,
     typer.Argument(
         metavar="INPUT",
-        help="The rows: a local path, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
+        help="The rows: local paths, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
     ),
 ]
 Output = Annotated[
@@ -124,17 +124,16 @@ def run(
         date_of,
         effort_of,
         endpoint_of,
+        inputs_of,
         location,
-        refuse_more_inputs,
         template_of,
         window_of,
     )
 
     with _usage_errors():
-        refuse_more_inputs(input, context.args)
         day = date_of(name, date)
         body = {
-            "input": location(input, must_exist=True),
+            "input": inputs_of([input, *context.args]),
             "output": location(output, is_directory=True),
             "endpoint": endpoint_of(endpoint).route,
             "template": template_of(endpoint, model, template, input_column),
