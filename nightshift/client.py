@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.parse import quote
 
 import httpx
@@ -23,6 +23,7 @@ from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
 from nightshift.jobs.backoff import Backoff
 from nightshift.jobs.dead_letters import DeadLetterState
+from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -33,6 +34,7 @@ FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 PAGE_MAX: Final = 100
+FILE_KEPT_S: Final = 30 * 86400  # as long as a batch file
 NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
@@ -327,6 +329,26 @@ class Client:
                     raise
                 self._sleep(error.retry_after_s or RETRY.delay_s(failures))
 
+    def upload_file(self, file: IO[bytes], size_bytes: int, filename: str) -> str:
+        """Uploads a file in parts, as an input of jobs that expires after `FILE_KEPT_S`. Returns its id.
+
+        `filename` tells its format. Raises ApiError, ServerUnreachable.
+        """
+        expiry = {"anchor": "created_at", "seconds": FILE_KEPT_S}
+        about = {"filename": filename, "mime_type": "application/octet-stream", "purpose": "user_data"}
+        wanted = about | {"bytes": size_bytes, "expires_after": expiry}
+        path = f"/v1/uploads/{_segment(self._call('POST', '/v1/uploads', json=wanted)['id'])}"
+        part_ids = []
+        while piece := file.read(PART_BYTES_MAX):
+            part_ids.append(self._call("POST", f"{path}/parts", files={"data": piece})["id"])
+        return str(self._call("POST", f"{path}/complete", json={"part_ids": part_ids})["file"]["id"])
+
+    def delete_file(self, file_id: str) -> None:
+        """Deletes a file; one that a job reads goes once that has ended. Raises ApiError,
+        ServerUnreachable.
+        """
+        self._call("DELETE", f"/v1/files/{_segment(file_id)}", is_repeatable=False)
+
     def webhook_secret(self) -> str:
         """The secret that signs this tenant's webhooks."""
         return str(self._call("GET", "/v1/webhooks/secret")["secret"])
@@ -464,6 +486,7 @@ class Client:
         json: JsonObject | None = None,
         params: Query | None = None,
         headers: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
         is_following: bool = False,
         is_repeatable: bool = True,
     ) -> JsonObject:
@@ -475,6 +498,7 @@ class Client:
                 json=json,
                 params=params,
                 headers=headers,
+                files=files,
                 is_following=is_following,
                 is_repeatable=is_repeatable,
             )
@@ -488,6 +512,7 @@ class Client:
         json: JsonObject | None = None,
         params: Query | None = None,
         headers: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
         is_following: bool = False,
         is_repeatable: bool = True,
     ) -> httpx.Response:
@@ -495,7 +520,9 @@ class Client:
         tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else self._tries_max
         for attempt in range(1, tries + 1):
             try:
-                answer = self._http.request(method, path, json=json, params=params, headers=headers)
+                answer = self._http.request(
+                    method, path, json=json, params=params, headers=headers, files=files
+                )
             except httpx.TransportError as error:
                 # A refused connection is retried only when following a job on a server that answered before.
                 is_pointless = isinstance(error, httpx.ConnectError) and not is_following

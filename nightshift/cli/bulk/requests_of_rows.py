@@ -14,6 +14,7 @@ from nightshift.jobs import JsonObject
 from nightshift.jobs.job import INPUTS_MAX
 from nightshift.jobs.options import KEEP_ALL
 
+STANDARD_INPUT: Final = "-"
 _FILE_ID: Final = "file-"
 _WILDCARDS: Final = "*?"
 _WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
@@ -55,10 +56,14 @@ def _may_exist(path: Path) -> bool:
 
 def inputs_of(words: Sequence[str]) -> str | list[str]:
     """The location of an input, or those of a list of objects. Raises InvalidOption."""
+    if list(words) == [STANDARD_INPUT]:
+        return STANDARD_INPUT
     if len(words) == 1:
         return location(words[0], must_exist=True)
     if len(words) > INPUTS_MAX:
         _refuse_so_many(words)
+    if STANDARD_INPUT in words:
+        raise InvalidOption("INPUT", "standard input (-) is an input by itself, not one of several")
     uris = [location(word, must_exist=True) for word in words]
     for word, uri in zip(words, uris, strict=True):
         is_file_id = "://" not in uri

@@ -65,6 +65,7 @@ def test_several_files_are_one_job_in_the_order_in_which_they_are_named(nightshi
         ("s3://in/*.csv", "s3://in/*.csv: an uploaded file, a folder or a pattern"),
         ("s3://in/docs/", "s3://in/docs/: an uploaded file, a folder or a pattern"),
         ("file-1", "file-1: an uploaded file, a folder or a pattern"),
+        ("-", "standard input (-) is an input by itself"),
     ],
 )
 def test_what_cannot_be_one_of_several_inputs_is_named(nightshift, server, word, said):
