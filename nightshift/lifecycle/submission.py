@@ -19,6 +19,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
+from nightshift.jobs.options import DELTA
 from nightshift.jobs.part import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
@@ -207,6 +208,8 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
             if output.is_pattern:
                 raise InvalidRequest("a pattern is no place to write to.")
             checked_path(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}")
+    if spec.options.input_format == DELTA:
+        _check_table(spec, param)
     if spec.further_inputs:
         _check_list(new, locations, output)
         return
@@ -218,6 +221,18 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
             raise InvalidRequest("a batch has one object; POST /v1/jobs takes patterns and folders.")
     if output is not None:
         _check_apart(source, output)
+
+
+def _check_table(spec: JobSpec, param: str) -> None:
+    """Raises InvalidRequest unless the input is one folder."""
+    (first, *further) = spec.inputs
+    is_folder = not is_file_id(first) and (uri := ObjectUri.parse(first)).is_prefix and not uri.is_pattern
+    if further or not is_folder:
+        raise InvalidRequest(
+            f"Invalid '{param}': a Delta table is named by its folder alone, with a slash at its end: "
+            "s3://bucket/table/",
+            param=param,
+        )
 
 
 def _check_list(new: NewJob, locations: Locations, output: ObjectUri | None) -> None:

@@ -19,6 +19,7 @@ from nightshift.bulk.rows.surveys import (
     objects_listed,
     rows_estimated,
     uploaded_file,
+    with_files,
     with_guesses,
 )
 from nightshift.bulk.rows.watched_reader import WatchedReader
@@ -28,6 +29,7 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
 from nightshift.fleet.models import Model
 from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
+from nightshift.jobs.options import DELTA
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import input_fault, storage_verdict
@@ -35,6 +37,7 @@ from nightshift.process.settings import ANSWER_BYTES_MAX
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 
 OBJECTS_MAX: Final = 1_000  # counted
+HEADS_MAX: Final = 256  # counted of a list, or of a table's files: each costs a request
 LISTED_MAX: Final = 10_000  # to find them
 SAMPLED_MAX: Final = 16  # whose rows are estimated; each costs a request
 SAMPLE_BYTES: Final = 64 * 1024
@@ -125,6 +128,8 @@ class Previewer:
         """
         assert spec.input is not None, "a bulk job has an input"
         try:
+            if spec.options.input_format == DELTA:
+                spec, _ = with_files(self.locations, spec, tenant_id, lambda size_bytes: None)
             objects, is_whole = self._objects(spec, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
             yield Problem.from_error(error, spec.input)
@@ -158,8 +163,10 @@ class Previewer:
         if is_file_id(spec.input):
             return [uploaded_file(self.sources, spec.input, tenant_id, filename, format)], True
         if spec.further_inputs:
-            listed = objects_listed(self.locations, spec.inputs, tenant_id, lambda: None, None, format)
-            return [entry.input_object for entry in listed if entry.input_object is not None], True
+            first = spec.inputs[:HEADS_MAX]
+            listed = objects_listed(self.locations, first, tenant_id, lambda: None, None, format)
+            objects = [entry.input_object for entry in listed if entry.input_object is not None]
+            return objects, len(first) == len(spec.inputs)
         return first_objects_at(
             self.locations, spec.input, tenant_id, format, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
         )

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 
 from nightshift.bulk.rows.inputs import describe
 from nightshift.bulk.rows.records import InputFormat, InputObject, format_of
-from nightshift.errors import ObjectNotFound
+from nightshift.bulk.rows.tables.delta import delta_table
+from nightshift.bulk.rows.watched_reader import Watch, WatchedReader
+from nightshift.errors import InvalidRequest, ObjectNotFound
+from nightshift.jobs import JobSpec
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.objectstore import Locations, ObjectInfo, ObjectReader, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -75,6 +78,24 @@ def objects_listed(
     for uri in uris[begin:]:
         for listed in objects_at(locations, uri, tenant_id, before_each, format=format):
             yield replace(listed, key=uri)
+
+
+def with_files(
+    locations: Locations, spec: JobSpec, tenant_id: str, watch: Watch, version: int | None = None
+) -> tuple[JobSpec, int]:
+    """A job over a Delta table as one over the Parquet files of a version, or the last one, and that version.
+
+    Raises InvalidRequest, StorageError, and what `watch` raises before each piece that is read.
+    """
+    assert spec.input is not None, "a table is an input"
+    location = ObjectUri.parse(spec.input)
+    reader = WatchedReader(locations.open(location, tenant_id), watch)
+    table = delta_table(reader, location, version)
+    if not table.uris:
+        raise InvalidRequest("The input has no rows.", param="input", code="empty_input")
+    first, *further = table.uris
+    options = replace(spec.options, input_format=InputFormat.PARQUET.value)
+    return replace(spec, input=first, further_inputs=tuple(further), options=options), table.version
 
 
 def first_objects_at(
