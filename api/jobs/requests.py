@@ -41,7 +41,8 @@ def online_job(
 
 def bulk_job(tenant_id: str, fields: JobCreate, raw: JsonObject, window_max_s: int) -> NewJob:
     """A bulk job with part files under `output`. Raises InvalidRequest."""
-    first, *further = fields.input if isinstance(fields.input, list) else [fields.input]
+    assert fields.input is not None, "a bulk job has an input"
+    first, *further = [fields.input] if isinstance(fields.input, str) else fields.input
     spec = replace(
         _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
         input=first,

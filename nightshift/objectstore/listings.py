@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed
@@ -50,6 +51,9 @@ def objects_listed(
         if info is not None:
             yield ListedObject(info, is_match=True)
         return
+    if after is None and uri.is_prefix:  # its log may be listed behind its files
+        for info in islice(store.list(f"{uri.fixed_part}{DELTA_LOG}"), 1):
+            _refuse_table(uri, info.key)
     order, wanted = _KeyOrder(after), _Wanted(uri)
     for info in store.list(uri.fixed_part, after):
         before_each()

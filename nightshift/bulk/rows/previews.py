@@ -126,13 +126,14 @@ class Previewer:
         """The objects, then the rows; a problem instead of what cannot be read. `filename`: the uploaded
         file's, None if the input is none or does not exist.
         """
-        assert spec.input is not None, "a bulk job has an input"
+        source = spec.input
+        assert source is not None, "a bulk job has an input"
         try:
             if spec.options.input_format == DELTA:
                 spec, _ = with_files(self.locations, spec, tenant_id, lambda size_bytes: None)
             objects, is_whole = self._objects(spec, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.from_error(error, spec.input)
+            yield Problem.from_error(error, source)
             return
         described: list[InputObject] = []
         for number, entry in enumerate(objects):
@@ -142,12 +143,12 @@ class Previewer:
             try:
                 described.append(self._described(entry, number))
             except (InvalidRequest, StorageError) as error:
-                yield Problem.from_error(error, spec.input, entry.uri)
+                yield Problem.from_error(error, source, entry.uri)
                 return
         try:
             separator = self._separator(spec, objects)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.from_error(error, spec.input)
+            yield Problem.from_error(error, source)
             return
         yield _summary(with_guesses(described), is_whole, separator)
         yield self._rows(spec, objects)

@@ -69,5 +69,5 @@ def _peeked(pieces: Iterable[bytes]) -> tuple[bytes, bool, Iterator[bytes]]:
 
 
 def _raising(error: UnreadableInput) -> Iterator[bytes]:
+    yield from ()
     raise error
-    yield b""

@@ -293,6 +293,17 @@ def test_the_folder_of_a_table_is_not_read_as_a_folder_of_files(
     assert run(place, everything) == ["a", "a", "gone"]
 
 
+def test_no_row_of_a_tables_folder_runs_whatever_its_files_are_called(place: Place) -> None:
+    rows = pa.table({"Day": [str(day) for day in range(9)], "text": ["a"] * 9})  # listed before the log
+    deltalake.write_deltalake(str(place.bucket / "in"), rows, partition_by=["Day"])
+    job, duty = over_table(place, input_format=None), place.planning(**ONE_PAGE_A_TURN)
+
+    turn(place, duty)
+
+    assert place.job(job).state is JobState.FAILED
+    assert place.shards(job) == []
+
+
 @pytest.mark.usefixtures("here")
 def test_a_folder_without_a_log_is_no_table(place: Place) -> None:
     (place.bucket / "in").mkdir()

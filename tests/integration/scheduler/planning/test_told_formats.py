@@ -84,7 +84,7 @@ def test_images_need_no_ending(place: Place) -> None:
 
 
 def test_every_format_that_a_job_may_tell_is_tested_here() -> None:
-    assert set(INPUT_FORMATS) == {*CONTENTS, "image"}
+    assert set(INPUT_FORMATS) == {*CONTENTS, "image", "delta"}
 
 
 def test_an_uploaded_file_is_of_the_format_that_the_job_tells(place: Place) -> None:
