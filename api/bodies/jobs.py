@@ -18,6 +18,7 @@ from nightshift import endpoints
 from nightshift.endpoints.requests import Metadata, at_most, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
+from nightshift.jobs.job import INPUTS_MAX
 from nightshift.jobs.options import (
     KEEP_ALL,
     KEPT_COLUMNS_MAX,
@@ -160,6 +161,27 @@ else:
 
 # -- jobs --
 
+
+def check_inputs(value: object) -> object:
+    """A location, a list of some, or None, as it is. Raises InvalidRequest naming what is wrong."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        _check_uri(value, "input")
+        return value
+    if not 0 < len(value) <= INPUTS_MAX:
+        message = f"a list has 1 to {INPUTS_MAX} objects, but got {len(value)}. Name a folder, or a pattern."
+        raise _invalid("input", message)
+    for number, uri in enumerate(value):
+        _check_uri(uri, f"input[{number}]")
+    return value
+
+
+def _check_uri(value: object, param: str) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= URI_CHARS_MAX:
+        raise _invalid(param, f"a location is a text of 1 to {URI_CHARS_MAX} characters.")
+
+
 BULK_FIELDS: Final = (
     "output",
     "template",
@@ -196,12 +218,16 @@ class Options(BatchOptionFields, OwnBody):
     capacity: Annotated[Literal["spot", "on_demand", "any"], null_means("any")] = "any"
 
 
+def _is_upload(input: str | list[str] | None) -> bool:
+    return isinstance(input, str) and is_file_id(input)
+
+
 class JobCreate(Options, NativeOptionFields):
     """POST /v1/jobs: one request (`body`) or many (`input`)."""
 
     endpoint: str
     body: JsonObject | None = None
-    input: Uri | None = None
+    input: Annotated[Uri | list[Uri] | None, BeforeValidator(check_inputs)] = None
     output: Uri | None = None
     template: JsonObject | None = None
     id_column: Annotated[str, Field(min_length=1, max_length=COLUMN_CHARS_MAX)] | None = None
@@ -217,7 +243,7 @@ class JobCreate(Options, NativeOptionFields):
             raise _wrong("body", "Give either 'body', for one request, or 'input', for many.")
         if self.body is not None:
             self._refuse_bulk_fields()
-        elif self.output is None and not is_file_id(self.input or ""):
+        elif self.output is None and not _is_upload(self.input):
             raise InvalidRequest(
                 "Missing required parameter: 'output'.", param="output", code="missing_required_parameter"
             )

@@ -113,7 +113,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     output_file_id: str | None
     error_file_id: str | None
     endpoint: str
-    input: str | None
+    input: str | list[str] | None
     output: str | None
     id_column: str | None
     format: str

@@ -67,6 +67,8 @@ class DryRunInput(BaseModel):
     is_whole: bool
     rows_estimated: int | None
     tokens_estimated: int
+    formats: list[str]
+    separator: str | None  # by which the first object of CSV is read
 
 
 class DryRunRefusal(BaseModel):

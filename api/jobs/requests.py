@@ -41,9 +41,12 @@ def online_job(
 
 def bulk_job(tenant_id: str, fields: JobCreate, raw: JsonObject, window_max_s: int) -> NewJob:
     """A bulk job with part files under `output`. Raises InvalidRequest."""
+    assert fields.input is not None, "a bulk job has an input"
+    first, *further = [fields.input] if isinstance(fields.input, str) else fields.input
     spec = replace(
         _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
-        input=fields.input,
+        input=first,
+        further_inputs=tuple(further),
         output=fields.output,
         template=fields.template,
         id_column=fields.id_column,

@@ -124,7 +124,7 @@ def _request_json(spec: JobSpec) -> JsonObject:
     webhook = spec.webhook
     return {
         "endpoint": spec.endpoint,
-        "input": spec.input,
+        "input": spec.shown_input,
         "output": spec.output,
         "template": spec.template,
         "id_column": spec.id_column,

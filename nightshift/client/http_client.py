@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import IO, TYPE_CHECKING, Final, Literal, Self, TypeVar, Unpack, overload
 
 import httpx
 
@@ -42,6 +42,7 @@ from nightshift.client.exchanges import (
     run,
     unreachable,
 )
+from nightshift.client.uploads import uploaded
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # what they need takes long to import, and most commands map 
 
 SILENCE_MAX_S: Final = 45.0  # an event stream has a keep-alive every 15 s
 PAGE_MAX: Final = 100
+FILE_KEPT_S: Final = 30 * 86400  # as long as a batch file
 NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
@@ -308,6 +310,21 @@ class Client:
                 if failures >= TRIES_MAX or not error.is_passing:
                     raise
                 self._sleep(error.retry_after_s or RETRY.delay_s(failures))
+
+    def upload_file(self, file: IO[bytes], size_bytes: int, filename: str) -> str:
+        """Uploads a file in parts, as an input of jobs that expires after `FILE_KEPT_S`. Returns its id.
+
+        `filename` tells its format. Raises ApiError, ServerUnreachable.
+        """
+        expiry = {"anchor": "created_at", "seconds": FILE_KEPT_S}
+        about = {"filename": filename, "mime_type": "application/octet-stream", "purpose": "user_data"}
+        return self._run(uploaded(file, about | {"bytes": size_bytes, "expires_after": expiry}))
+
+    def delete_file(self, file_id: str) -> None:
+        """Deletes a file; one that a job reads goes once that has ended. Raises ApiError,
+        ServerUnreachable.
+        """
+        self._call("DELETE", f"/v1/files/{segment(file_id)}", is_repeatable=False)
 
     def webhook_secret(self) -> str:
         """The secret that signs this tenant's webhooks."""

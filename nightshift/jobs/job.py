@@ -24,6 +24,8 @@ from nightshift.jobs.priorities import PriorityClass
 
 JsonObject = dict[str, Any]
 
+INPUTS_MAX: Final = 256  # objects that a job's input lists
+
 
 class JobState(StrEnum):
     QUEUED = "queued"  # no row has started
@@ -105,6 +107,7 @@ class JobSpec:
     endpoint: str  # its route
     completion_window_s: int
     input: str | None = None  # `s3://…`, `file:///…` or `file-…`; None for an online job
+    further_inputs: tuple[str, ...] = ()  # of a list of objects, of which `input` is the first
     output: str | None = None  # prefix; None for an online or OpenAI job
     template: JsonObject | None = None  # has {{column}} placeholders; None: rows are requests
     id_column: str | None = None  # the column that becomes custom_id; None: the row's number
@@ -124,14 +127,26 @@ class JobSpec:
     storing: JsonObject | None = None  # of a stored response: how it was asked for; None: it is not one
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """All that a bulk job reads: a location, a file's id, or the objects of a list."""
+        return (*filter(None, [self.input]), *self.further_inputs)
+
+    @property
+    def shown_input(self) -> str | list[str] | None:
+        """The input as it was sent, which is also its stored form."""
+        return list(self.inputs) if self.further_inputs else self.input
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes of its long parts, as JSON: they count toward the quota `stored_bytes`."""
-        parts = (self.template, self.metadata, self.webhook and self.webhook.url)
+        further = self.further_inputs or None
+        parts = (self.template, self.metadata, self.webhook and self.webhook.url, further)
         return sum(json_bytes(part) for part in parts if part is not None)
 
     def to_json(self) -> JsonObject:
         """The fields that are set. Templates and metadata are not copied."""
-        known = {key: value for key, value in vars(self).items() if value is not None}
+        stored = vars(self) | {"input": self.shown_input, "further_inputs": None}
+        known = {key: value for key, value in stored.items() if value is not None}
         known |= known.pop("options").to_json()
         return known if self.webhook is None else known | {"webhook": asdict(self.webhook)}
 
@@ -139,6 +154,9 @@ class JobSpec:
     def from_json(cls, data: JsonObject) -> "JobSpec":
         known = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
         webhook = known.pop("webhook", None)
+        if isinstance(known.get("input"), list):
+            known["input"], *known["further_inputs"] = known["input"]
+            known["further_inputs"] = tuple(known["further_inputs"])
         spec = cls(**known | {"options": BulkOptions.from_json(data)})
         if webhook is None:
             return spec

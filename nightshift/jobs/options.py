@@ -79,6 +79,9 @@ ROW_TIMEOUT_MAX_S: Final = 86_400
 KEEP_ALL: Final = "all"  # the columns of the row, whatever they are
 KEPT_COLUMNS_MAX: Final = 1000
 KEPT_NAMES_CHARS_MAX: Final = 32_768  # characters of all names, which every row repeats
+INPUT_FORMATS: Final = ("jsonl", "csv", "tsv", "parquet", "arrow", "image", "delta")
+DELTA: Final = "delta"  # of a table, whose objects are of Parquet
+SEPARATOR_PATTERN: Final = r"""^(?:[^\w\s"']|\t|tab)$"""
 REUSE_PATTERN: Final = r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,63}$"  # latest, a date or a job
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -114,6 +117,8 @@ _KEEP_BODY_HELP = "In Parquet, put the whole answer beside its columns, as JSON.
 _KEEP_COLUMNS_HELP = "Columns of the input to put beside each answer, or all of them."
 _REUSE_HELP = "Take results of the same requests from an earlier run: of this --name, or a job."
 _REUSE_SAMPLED_HELP = "With --reuse, take answers too that were drawn at random, without a seed."
+_INPUT_FORMAT_HELP = "Format of every object of the input, whatever their names; delta: it is a Delta table."
+_SEPARATOR_HELP = "Separator of CSV's values: ; or tab.  [default: as the records show]"
 _EFFORT_HELP = "How much models think that can be told so, where a row does not say it: low, high, none, ..."
 _POOL_HELP = "Run only on workers of this pool (NIGHTSHIFT_POOLS)."
 _MAX_TOKENS_HELP = "Stop and fail once prompts and answers have more tokens than this."
@@ -145,6 +150,12 @@ class BulkOptions:
     keep_columns: Annotated[KeepColumns | None, _of_parts(ColumnNames(), _KEEP_COLUMNS_HELP, "A,B|all")] = (
         None
     )
+    input_format: Annotated[  # None: each object's own, by its name
+        str | None, About(Choice(INPUT_FORMATS), _INPUT_FORMAT_HELP, in_manifest=True)
+    ] = None
+    separator: Annotated[
+        str | None, About(Text(SEPARATOR_PATTERN), _SEPARATOR_HELP, "CHAR", in_manifest=True)
+    ] = None
     reuse: Annotated[  # as asked; the manifest names the job that was found
         str | None, About(Text(REUSE_PATTERN), _REUSE_HELP, "latest|DATE|JOB", in_manifest=False)
     ] = None

@@ -33,6 +33,7 @@ class PlanCursor:
     sampled_rows: int = 0  # rows of objects that were counted or sampled
     sampled_bytes: int = 0
     blank_bytes: int = 0  # read without finding a row
+    table_version: int | None = None  # of the table that is read, as decided at the first page
 
     @classmethod
     def from_json(cls, page: int, data: dict[str, Any] | None) -> "PlanCursor":
@@ -45,6 +46,8 @@ class PlanCursor:
         """Stored form, without the page, which the store compares."""
         data = asdict(self)
         del data["page"]
+        if self.table_version is None:  # as an earlier release reads it
+            del data["table_version"]
         return data
 
 

@@ -3,8 +3,7 @@
 The new job copies its job's spec without the webhook: its receiver has had that job's end.
 """
 
-from nightshift.bulk.rows.inputs import iter_rows
-from nightshift.bulk.rows.requests import RowRequest, columns_of, to_request
+from nightshift.bulk.rows.requests import RowRequest, rows_of, to_request
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Shard
 from nightshift.jobs.dead_letters import DeadLetter
@@ -63,13 +62,7 @@ def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_
     """Reads the row from the job's input, which must be as it was planned."""
     try:
         source = sources.open(shard.uri, row.tenant_id)
-        rows = iter_rows(
-            source.store,
-            source.key,
-            shard,
-            columns=columns_of(job.spec, shard),
-            line_bytes_max=line_bytes_max,
-        )
+        rows = rows_of(source.store, source.key, shard, job.spec, line_bytes_max=line_bytes_max)
         dead_row = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:
         raise Conflict(f"The input of this row's job cannot be read any more: {error.message}") from error

@@ -25,11 +25,13 @@ def as_retry(
     spec = replace(
         new.spec,
         input=retry_input_id(new.id),
+        further_inputs=(),
         output=output,
         template=None,  # it is filled in already
         id_column=None,
         kept_in=None if new.spec.options.keep_columns is None else KEPT_FIELD,
-        options=replace(new.spec.options, reuse=None),  # none of its rows has a good result
+        # Its rows are lines of JSON now, and none of them has a good result.
+        options=replace(new.spec.options, reuse=None, input_format=None, separator=None),
         reused_job=None,
         name=None,  # with the date, the name is the key of the earlier run
         run_date=None,

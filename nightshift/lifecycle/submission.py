@@ -19,6 +19,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
+from nightshift.jobs.options import DELTA
 from nightshift.jobs.part import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
@@ -207,18 +208,60 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
             if output.is_pattern:
                 raise InvalidRequest("a pattern is no place to write to.")
             checked_path(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}")
+    if spec.options.input_format == DELTA:
+        _check_table(spec, param)
+    if spec.further_inputs:
+        _check_list(new, locations, output)
+        return
     if is_file_id(spec.input):
         return
     with _about(param):
-        source = ObjectUri.parse(spec.input)
-        locations.check(source, new.tenant_id)
-        reads_many = source.is_pattern or source.is_prefix
-        if new.face is Face.OPENAI and reads_many:
+        source = _checked_input(spec.input, new.tenant_id, locations)
+        if new.face is Face.OPENAI and _reads_many(source):
             raise InvalidRequest("a batch has one object; POST /v1/jobs takes patterns and folders.")
-        if not reads_many:
-            (checked_path if source.scheme == "file" else checked_key)(source.key)
     if output is not None:
         _check_apart(source, output)
+
+
+def _check_table(spec: JobSpec, param: str) -> None:
+    """Raises InvalidRequest unless the input is one folder."""
+    (first, *further) = spec.inputs
+    is_folder = not is_file_id(first) and (uri := ObjectUri.parse(first)).is_prefix and not uri.is_pattern
+    if further or not is_folder:
+        raise InvalidRequest(
+            f"Invalid '{param}': a Delta table is named by its folder alone, with a slash at its end: "
+            "s3://bucket/table/",
+            param=param,
+        )
+
+
+def _check_list(new: NewJob, locations: Locations, output: ObjectUri | None) -> None:
+    """Raises InvalidRequest, naming the entry, unless all are objects of their own."""
+    numbers: dict[str, int] = {}
+    for number, text in enumerate(new.spec.inputs):
+        with _about(f"input[{number}]"):
+            if is_file_id(text):
+                raise InvalidRequest("an uploaded file is an input by itself, not one of a list.")
+            source = _checked_input(text, new.tenant_id, locations)
+            if _reads_many(source):
+                raise InvalidRequest("a pattern or a folder is an input by itself, not one of a list.")
+            first = numbers.setdefault(str(source), number)
+            if first != number:
+                raise InvalidRequest(f"it is the same object as input[{first}]: its rows would run twice.")
+        if output is not None:
+            _check_apart(source, output)
+
+
+def _checked_input(text: str, tenant_id: str, locations: Locations) -> ObjectUri:
+    source = ObjectUri.parse(text)
+    locations.check(source, tenant_id)
+    if not _reads_many(source):
+        (checked_path if source.scheme == "file" else checked_key)(source.key)
+    return source
+
+
+def _reads_many(source: ObjectUri) -> bool:
+    return source.is_pattern or source.is_prefix
 
 
 @contextmanager
@@ -237,9 +280,8 @@ def _prefix(output: ObjectUri) -> str:
 def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
     """Raises InvalidRequest if a job would overwrite its input, or read its own output when run again."""
     source, output = without_links(source), without_links(output)
-    reads_many = source.is_pattern or source.is_prefix
     prefix = _prefix(output)
-    is_inside = output.key == source.key or (reads_many and prefix.startswith(source.folder))
+    is_inside = output.key == source.key or (_reads_many(source) and prefix.startswith(source.folder))
     is_inside |= is_output_name(source.key.removeprefix(prefix)) and source.key.startswith(prefix)
     if is_inside and (output.scheme, output.bucket) == (source.scheme, source.bucket):
         raise InvalidRequest(

@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed
@@ -17,6 +18,7 @@ from nightshift.objectstore.objects import ObjectInfo, ObjectReader, checked_key
 from nightshift.objectstore.uris import ObjectUri
 
 NAME_CHARS_SHOWN: Final = 150  # at each end of a long name: a message has 640 bytes
+DELTA_LOG: Final = "_delta_log/"  # the folder in that of a Delta table which says which files have its rows
 REPEATED_MAX: Final = 2_000  # of the last keys, which a store may list again: two pages of S3
 
 # `_SUCCESS`, `.crc`, and all that this service writes without rows. `.` and `..` are no names.
@@ -49,14 +51,29 @@ def objects_listed(
         if info is not None:
             yield ListedObject(info, is_match=True)
         return
+    if after is None and uri.is_prefix:  # its log may be listed behind its files
+        for info in islice(store.list(f"{uri.fixed_part}{DELTA_LOG}"), 1):
+            _refuse_table(uri, info.key)
     order, wanted = _KeyOrder(after), _Wanted(uri)
     for info in store.list(uri.fixed_part, after):
         before_each()
+        _refuse_table(uri, info.key)
         if order.is_next(info.key):
             is_match = wanted.has(info) and not (uri.is_prefix and _lies_beside_a_dataset(store, info.key))
             if is_match:
                 _check_readable(uri, info)
             yield ListedObject(info, is_match=is_match)
+
+
+def _refuse_table(uri: ObjectUri, key: str) -> None:
+    """Raises `InvalidRequest` for a folder with a Delta table: files of earlier versions lie there, too."""
+    begin = len(uri.key)
+    if uri.is_prefix and not uri.is_pattern and (at := f"/{key[begin:]}".find(f"/{DELTA_LOG}")) >= 0:
+        raise InvalidRequest(
+            f"{uri.with_key(key[: begin + at])} is a Delta table, whose folder also has rows that it lost: "
+            "name this folder and say 'input_format' (--input-format delta). A pattern reads all its files.",
+            code="unreadable_input",
+        )
 
 
 def _lies_beside_a_dataset(store: ObjectReader, key: str) -> bool:

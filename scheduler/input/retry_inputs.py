@@ -12,9 +12,9 @@ from typing import Final
 from nightshift.bulk.results.output_rows import shards_of_job
 from nightshift.bulk.results.row_results import json_line
 from nightshift.bulk.results.segments import read_segment
-from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
+from nightshift.bulk.rows.inputs import BadRow, Row
 from nightshift.bulk.rows.kept_values import KEPT_FIELD
-from nightshift.bulk.rows.requests import RowRequest, columns_of, to_request
+from nightshift.bulk.rows.requests import RowRequest, rows_of, to_request
 from nightshift.bulk.rows.watched_reader import WatchedReader
 from nightshift.errors import InvalidRequest, ObjectNotFound, StorageError
 from nightshift.jobs import InputError, Job, Segment, Shard, ShardState
@@ -95,13 +95,7 @@ class RetryInputs:
         try:
             source = self.sources.open(shard.uri, old.tenant_id)
             reader = WatchedReader(source.store, lambda size_bytes: check(may_continue))
-            yield from iter_rows(
-                reader,
-                source.key,
-                shard,
-                columns=columns_of(old.spec, shard),
-                line_bytes_max=self.line_bytes_max,
-            )
+            yield from rows_of(reader, source.key, shard, old.spec, line_bytes_max=self.line_bytes_max)
         except (InvalidRequest, StorageError) as error:
             if storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":
                 raise

@@ -11,11 +11,19 @@ from typing import Final
 
 from nightshift.bulk.rows.contents import HEAD_BYTES
 from nightshift.bulk.rows.first_rows import FirstRows
-from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
-from nightshift.bulk.rows.requests import columns_of
-from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
+from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row
+from nightshift.bulk.rows.requests import rows_of
+from nightshift.bulk.rows.surveys import (
+    FoundObject,
+    Listed,
+    objects_at,
+    objects_listed,
+    uploaded_file,
+    with_files,
+)
 from nightshift.bulk.rows.watched_reader import ReadTooLarge, WatchedReader
 from nightshift.jobs import InputError, Job, NewShard
+from nightshift.jobs.options import DELTA
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
 from nightshift.objectstore import Locations
@@ -61,6 +69,8 @@ class Surveyor:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
+        if job.spec.options.input_format == DELTA:
+            job = self._over_files(job, may_continue)
         cutter = Cutter(self.config.limits, job.plan_cursor)
         model = job.model if job.plan_cursor.shards else None
         reading = _Reading(self.config.rows_bytes_max, may_continue, job.plan_cursor.blank_bytes)
@@ -73,6 +83,18 @@ class Surveyor:
             if cut.is_last and not cut.next.shards:
                 raise Refused(NO_ROWS)
             yield _page(cut, model)
+
+    def _over_files(self, job: Job, may_continue: MayContinue) -> Job:
+        """The job over the files of its table, at the version of its first page. Raises as `pages`."""
+        cursor = job.plan_cursor
+        spec, version = with_files(
+            self.locations,
+            job.spec,
+            job.tenant_id,
+            lambda size_bytes: check(may_continue),
+            cursor.table_version,
+        )
+        return replace(job, spec=spec, plan_cursor=replace(cursor, table_version=version))
 
     def _cut(self, job: Job, cutter: Cutter, may_continue: MayContinue) -> Iterator[CutPage]:
         for listed, described in self._described(job, may_continue):
@@ -112,6 +134,17 @@ class Surveyor:
 
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
         assert job.spec.input is not None, "a bulk job has an input"
+        format = job.spec.options.input_format
+        if job.spec.further_inputs:
+            yield from objects_listed(
+                self.locations,
+                job.spec.inputs,
+                job.tenant_id,
+                lambda: check(may_continue),
+                job.plan_cursor.after,
+                format,
+            )
+            return
         if not is_file_id(job.spec.input):
             yield from objects_at(
                 self.locations,
@@ -119,6 +152,7 @@ class Surveyor:
                 job.tenant_id,
                 lambda: check(may_continue),
                 job.plan_cursor,
+                format,
             )
             return
         if job.plan_cursor.after is not None:
@@ -126,7 +160,8 @@ class Surveyor:
         with self.store.snapshot() as tx:
             file = tx.files.input(job.tenant_id, job.spec.input)
         name = None if file is None else file.filename
-        yield Listed(job.spec.input, uploaded_file(self.sources, job.spec.input, job.tenant_id, name))
+        uploaded = uploaded_file(self.sources, job.spec.input, job.tenant_id, name, format)
+        yield Listed(job.spec.input, uploaded)
 
     def _model(
         self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"
@@ -180,13 +215,7 @@ class Surveyor:
         has_columns = shard.format in (InputFormat.PARQUET, InputFormat.ARROW)
         watch = reading.go_on if has_columns else reading.add
         store = WatchedReader(source.store, watch)
-        return iter_rows(
-            store,
-            source.key,
-            shard,
-            columns=columns_of(job.spec, shard),
-            line_bytes_max=self.config.line_bytes_max,
-        )
+        return rows_of(store, source.key, shard, job.spec, line_bytes_max=self.config.line_bytes_max)
 
 
 def _page(cut: CutPage, model: str | None) -> ShardPage:

@@ -11,8 +11,8 @@ from opentelemetry.trace import Span
 from nightshift import endpoints
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.bulk.results.row_results import RowResult
-from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
-from nightshift.bulk.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
+from nightshift.bulk.rows.inputs import BadRow, Row
+from nightshift.bulk.rows.requests import RowProblem, RowRequest, parse_row, rows_of, to_request
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim
@@ -203,10 +203,9 @@ class Reader:
         if self._is_closed:
             return
         source = self._dependencies.sources.open(self._shard.uri, self._job.tenant_id)
-        columns = columns_of(self._job.spec, self._shard)
         store = self._store = CountedReader(source.store, self._dependencies.storage)
-        yield from iter_rows(
-            store, source.key, self._shard, columns=columns, line_bytes_max=self._config.line_bytes_max
+        yield from rows_of(
+            store, source.key, self._shard, self._job.spec, line_bytes_max=self._config.line_bytes_max
         )
 
     def _prepared(self, row: Row | BadRow) -> ShardRow:

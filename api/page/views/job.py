@@ -125,7 +125,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("Endpoint", spec.endpoint),
         ("Model", job.model),
         ("Class", job.priority),
-        ("Input", spec.input),
+        ("Input", ", ".join(spec.inputs) or None),
         ("Output", spec.output),
         ("Output file", job.output_file_id),
         ("Error file", job.error_file_id),

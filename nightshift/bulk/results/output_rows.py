@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from nightshift.bulk.results.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted
 from nightshift.bulk.results.shard_results import ShardResults, Window
-from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
-from nightshift.bulk.rows.requests import columns_of, custom_id_of, kept_of
+from nightshift.bulk.rows.inputs import BadRow, Row
+from nightshift.bulk.rows.requests import custom_id_of, kept_of, rows_of
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Face, Job, Segment, Shard, ShardState, StopReason
 from nightshift.jobs.ids import derived_id
@@ -161,13 +161,7 @@ class OutputRows:
         """`is_cut`: they end where they cannot be read."""
         try:
             source = self.sources.open(shard.uri, job.tenant_id)
-            yield from iter_rows(
-                source.store,
-                source.key,
-                shard,
-                columns=columns_of(job.spec, shard),
-                line_bytes_max=self.line_bytes_max,
-            )
+            yield from rows_of(source.store, source.key, shard, job.spec, line_bytes_max=self.line_bytes_max)
         except (InvalidRequest, StorageError) as error:
             if not is_cut or storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":
                 raise InputTrouble(error) from error

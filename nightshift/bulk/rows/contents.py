@@ -21,12 +21,13 @@ _ENCODINGS: Final = {  # by their byte order marks, the longer ones first
     b"\xfe\xff": "utf-16",
 }
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
+_OR_SAY: Final = ", or say what it is by 'input_format'"
 _UNPACK: Final = "unpack it, or pack it by gzip or zstd"
 _FOREIGN: Final = (
-    (b"PAR1", "Parquet: give it a name that ends in .parquet"),
-    (b"ARROW1", "Arrow IPC: give it a name that ends in .arrow"),
+    (b"PAR1", f"Parquet: give it a name that ends in .parquet{_OR_SAY}"),
+    (b"ARROW1", f"Arrow IPC: give it a name that ends in .arrow{_OR_SAY}"),
     (b"FEA1", "Feather of version 1: write version 2, which is Arrow IPC"),
-    (b"\xff\xff\xff\xff", "Arrow IPC: give it a name that ends in .arrow"),
+    (b"\xff\xff\xff\xff", f"Arrow IPC: give it a name that ends in .arrow{_OR_SAY}"),
     (b"BZh", f"packed by bzip2: {_UNPACK}"),
     (b"\xfd7zXZ\0", f"packed by xz: {_UNPACK}"),
     (b"\x04\x22\x4d\x18", f"packed by lz4: {_UNPACK}"),
@@ -40,8 +41,8 @@ _FOREIGN: Final = (
     (b"Obj\x01", "Avro: write it as Parquet"),
     (b"ORC", "ORC: write it as Parquet"),
     (b"\x89HDF\r\n", "HDF5: write it as Parquet"),
-    (b"\x89PNG\r\n", "an image: give it a name that ends in .png"),
-    (b"\xff\xd8\xff", "an image: give it a name that ends in .jpg"),
+    (b"\x89PNG\r\n", f"an image: give it a name that ends in .png{_OR_SAY}"),
+    (b"\xff\xd8\xff", f"an image: give it a name that ends in .jpg{_OR_SAY}"),
     (b"version https://git-lfs.", "a pointer of Git LFS and not the data: fetch these"),
 )
 _PAGE: Final = re.compile(rb"\s*<(!doctype html|html|\?xml|error>)", re.IGNORECASE)
@@ -50,7 +51,7 @@ _VALUE: Final = re.compile(rb'(?:null|true|false|[-0-9.eE+]+|"[^"\\]*+(?:\\.[^"\
 _OBJECT_OR_END: Final = re.compile(rb"\{|\]\s*\Z")
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one
-_SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def content_name(head: bytes) -> str | None:
     if foreign is not None:
         return foreign
     if _is_text(head):
-        return "text: give it a name that ends in .jsonl, .csv or .tsv"
+        return f"text: give it a name that ends in .jsonl, .csv or .tsv{_OR_SAY}"
     return None
 
 
@@ -168,20 +169,20 @@ def separator_hint(names: Sequence[str], delimiter: str) -> str:
     """
     if len(names) != 1 or json_hint(names[0]):
         return json_hint("".join(names[:1]))
-    others = [mark for mark in _SEPARATORS if mark != delimiter and mark in names[0]]
+    others = [mark for mark in SEPARATORS if mark != delimiter and mark in names[0]]
     if not others:
         return ""
     likely = max(others, key=names[0].count)
     return (
-        f" The separator seems to be {_SEPARATORS[likely]}, and {_SEPARATORS[delimiter]} is read: "
-        "in .csv values are separated by commas, in .tsv by tabs."
+        f" The separator seems to be {SEPARATORS[likely]}, and {SEPARATORS[delimiter]} is read: "
+        "say which it is by 'separator' (--separator)."
     )
 
 
 def json_hint(header: str) -> str:
     """A sentence about a CSV's header that is a line of JSON; else empty."""
     is_json = header.lstrip().startswith(("{", "[{"))
-    return " It seems to be JSON: give it a name that ends in .jsonl." if is_json else ""
+    return f" It seems to be JSON: give it a name that ends in .jsonl{_OR_SAY}." if is_json else ""
 
 
 def wrapping_hint(record: Mapping[str, Any]) -> str:
@@ -202,8 +203,8 @@ def _json_hint(text: bytes, error: Exception | None) -> str | None:
         return "it is a Python dict, not JSON: texts need double quotes"
     if text.startswith(b"{"):
         return _object_hint(error)
-    if not text.startswith((b'"', b"}", b"]")) and any(mark.encode() in text for mark in _SEPARATORS):
-        return "it may be CSV: give the object a name that ends in .csv or .tsv"
+    if not text.startswith((b'"', b"}", b"]")) and any(mark.encode() in text for mark in SEPARATORS):
+        return f"it may be CSV: give the object a name that ends in .csv or .tsv{_OR_SAY}"
     return None
 
 

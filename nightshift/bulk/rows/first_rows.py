@@ -57,15 +57,15 @@ class FirstRows:
         self._has_other_problems |= not (isinstance(row, BadRow) or problem.code == "missing_column")
         if self._first_problem is None:
             place = place_of(row.index, shard, row.object if isinstance(row, Row) else None)
-            message = f"{problem.message}{_hint(row, shard)}{place}"
+            message = f"{problem.message}{_hint(row, shard, self.spec.options.separator)}{place}"
             self._first_problem = InputError(problem.code, message, param=problem.param)
 
 
-def _hint(row: Row | BadRow, shard: NewShard) -> str:
+def _hint(row: Row | BadRow, shard: NewShard, separator: str | None) -> str:
     """About the separator of a CSV that seems to have one column, or a JSON object that holds the rows."""
     format = InputFormat(shard.format)
     if isinstance(row, BadRow):
         return ""  # its message has it
     if format.delimiter is not None:
-        return separator_hint(list(row.data), format.delimiter)
+        return separator_hint(list(row.data), separator or format.delimiter)
     return wrapping_hint(row.data) if format.layout is Layout.JSONL else ""

@@ -23,6 +23,7 @@ from nightshift.bulk.rows.text.csv_rows import csv_rows
 from nightshift.bulk.rows.text.decoding import text_of, with_head
 from nightshift.bulk.rows.text.json_arrays import array_lines, check_array_bytes
 from nightshift.bulk.rows.text.lines import BadLine, Line, lines_in_range, parse_object, split_lines, tail_of
+from nightshift.bulk.rows.text.separators import SNIFFED_BYTES, with_separator
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectReader, ObjectUri
@@ -53,13 +54,14 @@ def iter_rows(
     *,
     line_bytes_max: int,
     columns: Collection[str] | None = None,
+    separator: str | None = None,
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard in order, numbered from 0, the same every time.
 
     `columns`: those that are used, or parts of them, as in templates; None: all. Of Parquet and Arrow only
-    these are read. Lines over `line_bytes_max` are skipped without being held in memory. Raises
-    `UnreadableInput`, `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced
-    since planning.
+    these are read. `separator`: of CSV, as the job tells it; None: as the records show. Lines over
+    `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`, `ObjectNotFound`,
+    `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
@@ -79,7 +81,7 @@ def iter_rows(
             row_bytes_max=line_bytes_max,
         )
         return _naming(shard.uri, rows, _KINDS[format.layout])
-    return _naming(shard.uri, _text_rows(store, key, shard, format, columns, line_bytes_max))
+    return _naming(shard.uri, _text_rows(store, key, shard, format, columns, separator, line_bytes_max))
 
 
 def describe(
@@ -123,6 +125,16 @@ def describe(
         row_groups=groups,
         etag=info.etag,
     )
+
+
+def separator_of(
+    store: ObjectReader, key: str, etag: str | None, format: InputFormat, told: str | None
+) -> str | None:
+    """The separator by which a CSV is read; None for other formats. Raises UnreadableInput, StorageError."""
+    if (named := format.delimiter) is None:
+        return None
+    stored = store.stream(key, chunk_bytes=SNIFFED_BYTES, if_match=etag)
+    return with_separator(text_of(stored, format.compression).pieces, named, told)[0]
 
 
 def _image_rows(key: str, shard: NewShard) -> Iterator[Row]:
@@ -186,6 +198,7 @@ def _text_rows(
     shard: NewShard,
     format: InputFormat,
     columns: Collection[str] | None,
+    separator: str | None,
     line_bytes_max: int,
 ) -> Iterator[Row | BadRow]:
     etag, end = shard.source_etag, shard.end
@@ -198,7 +211,9 @@ def _text_rows(
     if end is not None and text.is_plain:
         pieces = chain(pieces, tail_of(store, key, end, line_bytes_max, etag))
     if (delimiter := format.delimiter) is not None:
-        yield from csv_rows(pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns)
+        yield from csv_rows(
+            pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns, separator=separator
+        )
     elif text.is_array:
         yield from _json_rows(array_lines(pieces, line_bytes_max=line_bytes_max), columns)
     else:

@@ -10,14 +10,16 @@ from typing import Final
 
 from nightshift import endpoints
 from nightshift.bulk.rows.first_rows import FirstRows
-from nightshift.bulk.rows.inputs import iter_rows
+from nightshift.bulk.rows.inputs import separator_of
 from nightshift.bulk.rows.records import BadRow, InputFormat, InputObject, Row
-from nightshift.bulk.rows.requests import RowRequest, columns_of, parse_row
+from nightshift.bulk.rows.requests import RowRequest, parse_row, rows_of
 from nightshift.bulk.rows.surveys import (
     FoundObject,
     first_objects_at,
+    objects_listed,
     rows_estimated,
     uploaded_file,
+    with_files,
     with_guesses,
 )
 from nightshift.bulk.rows.watched_reader import WatchedReader
@@ -27,6 +29,7 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
 from nightshift.fleet.models import Model
 from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
+from nightshift.jobs.options import DELTA
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import input_fault, storage_verdict
@@ -34,6 +37,7 @@ from nightshift.process.settings import ANSWER_BYTES_MAX
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 
 OBJECTS_MAX: Final = 1_000  # counted
+HEADS_MAX: Final = 256  # counted of a list, or of a table's files: each costs a request
 LISTED_MAX: Final = 10_000  # to find them
 SAMPLED_MAX: Final = 16  # whose rows are estimated; each costs a request
 SAMPLE_BYTES: Final = 64 * 1024
@@ -87,6 +91,8 @@ class PreviewedObjects:
     is_whole: bool
     rows_estimated: int | None
     tokens_estimated: int  # of the prompts, by the objects' bytes
+    formats: list[str]
+    separator: str | None  # between the values of the first object of CSV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +126,14 @@ class Previewer:
         """The objects, then the rows; a problem instead of what cannot be read. `filename`: the uploaded
         file's, None if the input is none or does not exist.
         """
-        assert spec.input is not None, "a bulk job has an input"
+        source = spec.input
+        assert source is not None, "a bulk job has an input"
         try:
-            objects, is_whole = self._objects(spec.input, tenant_id, filename)
+            if spec.options.input_format == DELTA:
+                spec, _ = with_files(self.locations, spec, tenant_id, lambda size_bytes: None)
+            objects, is_whole = self._objects(spec, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.from_error(error, spec.input)
+            yield Problem.from_error(error, source)
             return
         described: list[InputObject] = []
         for number, entry in enumerate(objects):
@@ -134,9 +143,14 @@ class Previewer:
             try:
                 described.append(self._described(entry, number))
             except (InvalidRequest, StorageError) as error:
-                yield Problem.from_error(error, spec.input, entry.uri)
+                yield Problem.from_error(error, source, entry.uri)
                 return
-        yield _summary(with_guesses(described), is_whole)
+        try:
+            separator = self._separator(spec, objects)
+        except (InvalidRequest, StorageError) as error:
+            yield Problem.from_error(error, source)
+            return
+        yield _summary(with_guesses(described), is_whole, separator)
         yield self._rows(spec, objects)
 
     def _check_sizes(self, request: ModelRequest, endpoint: Endpoint) -> None:
@@ -144,11 +158,18 @@ class Previewer:
         if (model := self.models.get(request.model)) is not None:
             check_sizes(endpoint, request, model, self.answer_bytes_max)
 
-    def _objects(self, uri: str, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
-        if is_file_id(uri):
-            return [uploaded_file(self.sources, uri, tenant_id, filename)], True
+    def _objects(self, spec: JobSpec, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
+        assert spec.input is not None, "a bulk job has an input"
+        format = spec.options.input_format
+        if is_file_id(spec.input):
+            return [uploaded_file(self.sources, spec.input, tenant_id, filename, format)], True
+        if spec.further_inputs:
+            first = spec.inputs[:HEADS_MAX]
+            listed = objects_listed(self.locations, first, tenant_id, lambda: None, None, format)
+            objects = [entry.input_object for entry in listed if entry.input_object is not None]
+            return objects, len(first) == len(spec.inputs)
         return first_objects_at(
-            self.locations, uri, tenant_id, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
+            self.locations, spec.input, tenant_id, format, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
         )
 
     def _described(self, entry: FoundObject, number: int) -> InputObject:
@@ -162,6 +183,14 @@ class Previewer:
             etag=entry.info.etag,
         )
 
+    def _separator(self, spec: JobSpec, objects: list[FoundObject]) -> str | None:
+        """The separator of the first object of CSV."""
+        for entry in objects:
+            if entry.info.size_bytes and entry.format.delimiter is not None:
+                key, etag = entry.info.key, entry.info.etag
+                return separator_of(entry.reader, key, etag, entry.format, spec.options.separator)
+        return None
+
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec, self._check_sizes)
         reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
@@ -174,14 +203,7 @@ class Previewer:
             )  # fmt: skip
             reader = WatchedReader(entry.reader, reading.add)
             try:
-                rows = iter_rows(
-                    reader,
-                    entry.info.key,
-                    shard,
-                    columns=columns_of(spec, shard),
-                    line_bytes_max=self.line_bytes_max,
-                )
-                for row in rows:
+                for row in rows_of(reader, entry.info.key, shard, spec, line_bytes_max=self.line_bytes_max):
                     checked.add(row, shard)
                     if checked.rows == ROWS_MAX or not self.may_continue():
                         return checked.report()
@@ -193,7 +215,7 @@ class Previewer:
         return checked.report(is_end=True)
 
 
-def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
+def _summary(objects: list[InputObject], is_whole: bool, separator: str | None) -> PreviewedObjects:
     size_bytes = sum(entry.size_bytes for entry in objects)
     return PreviewedObjects(
         objects=len(objects),
@@ -201,6 +223,8 @@ def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
         is_whole=is_whole,
         rows_estimated=rows_estimated(objects),
         tokens_estimated=size_bytes // CHARS_PER_TOKEN,
+        formats=sorted({entry.format for entry in objects}),
+        separator=separator,
     )
 
 

@@ -97,7 +97,8 @@ def format_of(key: str) -> InputFormat:
         return InputFormat.JSONL
     raise UnreadableInput(
         f"{key!r} has none of the endings that are understood: {', '.join(_SUFFIXES)}. "
-        "If it is not to be read, name the others by a pattern, such as 'docs/*.jsonl'."
+        "Say by 'input_format' (--input-format) what it is, or, if it is not to be read, name the others by "
+        "a pattern, such as 'docs/*.jsonl'."
     )
 
 

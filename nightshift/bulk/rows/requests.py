@@ -5,7 +5,7 @@ in one row does not affect the others.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from urllib.parse import unquote
 
 from nightshift import endpoints
-from nightshift.bulk.rows.inputs import KEY_COLUMN, BadRow, InputFormat, Row
+from nightshift.bulk.rows.inputs import KEY_COLUMN, BadRow, InputFormat, Row, iter_rows
 from nightshift.bulk.rows.kept_values import NOTHING, kept_text
 from nightshift.bulk.rows.records import Layout
 from nightshift.bulk.rows.templates import columns, known_columns, render, value_of
@@ -21,6 +21,7 @@ from nightshift.bulk.rows.values import Unusable, as_id, check_usable, is_rounde
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
 from nightshift.jobs.options import KEEP_ALL
+from nightshift.objectstore import ObjectReader
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
@@ -85,6 +86,20 @@ def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:
     named = set(BATCH_LINE_FIELDS) if spec.template is None else columns(spec.template)
     named |= ({spec.id_column} if spec.id_column else set()) | set(kept or ())
     return frozenset(named) - partition_columns(shard.uri).keys()
+
+
+def rows_of(
+    store: ObjectReader, key: str, shard: NewShard, spec: JobSpec, *, line_bytes_max: int
+) -> Iterator[Row | BadRow]:
+    """The rows of a job's shard, as `iter_rows`, with the columns that the job uses."""
+    return iter_rows(
+        store,
+        key,
+        shard,
+        line_bytes_max=line_bytes_max,
+        columns=columns_of(spec, shard),
+        separator=spec.options.separator,
+    )
 
 
 def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest | RowProblem:

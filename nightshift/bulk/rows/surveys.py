@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 
 from nightshift.bulk.rows.inputs import describe
 from nightshift.bulk.rows.records import InputFormat, InputObject, format_of
-from nightshift.errors import ObjectNotFound
+from nightshift.bulk.rows.tables.delta import delta_table
+from nightshift.bulk.rows.watched_reader import Watch, WatchedReader
+from nightshift.errors import InvalidRequest, ObjectNotFound
+from nightshift.jobs import JobSpec
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.objectstore import Locations, ObjectInfo, ObjectReader, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -42,9 +45,10 @@ def objects_at(
     tenant_id: str,
     before_each: Callable[[], None],
     cursor: PlanCursor = FIRST_PAGE,
+    format: str | None = None,
 ) -> Iterator[Listed]:
-    """The objects at a location, from the cursor on. Raises InvalidRequest, StorageError, and what
-    `before_each` raises.
+    """The objects at a location, from the cursor on. `format`: of them all; None: each one's own, by its
+    name. Raises InvalidRequest, StorageError, and what `before_each` raises.
     """
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
@@ -56,35 +60,82 @@ def objects_at(
         matched=cursor.objects,
         listed=cursor.listed,
     ):
-        yield Listed(listed.info.key, _found(reader, listed.info, location) if listed.is_match else None)
+        yield Listed(
+            listed.info.key, _found(reader, listed.info, location, format) if listed.is_match else None
+        )
+
+
+def objects_listed(
+    locations: Locations,
+    uris: Sequence[str],
+    tenant_id: str,
+    before_each: Callable[[], None],
+    after: str | None,
+    format: str | None = None,
+) -> Iterator[Listed]:
+    """The objects of a list, behind the one of the URI `after`, under their URIs. Raises as `objects_at`."""
+    begin = 0 if after is None else uris.index(after) + 1
+    for uri in uris[begin:]:
+        for listed in objects_at(locations, uri, tenant_id, before_each, format=format):
+            yield replace(listed, key=uri)
+
+
+def with_files(
+    locations: Locations, spec: JobSpec, tenant_id: str, watch: Watch, version: int | None = None
+) -> tuple[JobSpec, int]:
+    """A job over a Delta table as one over the Parquet files of a version, or the last one, and that version.
+
+    Raises InvalidRequest, StorageError, and what `watch` raises before each piece that is read.
+    """
+    assert spec.input is not None, "a table is an input"
+    location = ObjectUri.parse(spec.input)
+    reader = WatchedReader(locations.open(location, tenant_id), watch)
+    table = delta_table(reader, location, version)
+    if not table.uris:
+        raise InvalidRequest("The input has no rows.", param="input", code="empty_input")
+    first, *further = table.uris
+    options = replace(spec.options, input_format=InputFormat.PARQUET.value)
+    return replace(spec, input=first, further_inputs=tuple(further), options=options), table.version
 
 
 def first_objects_at(
-    locations: Locations, uri: str, tenant_id: str, *, objects_max: int, listed_max: int
+    locations: Locations,
+    uri: str,
+    tenant_id: str,
+    format: str | None = None,
+    *,
+    objects_max: int,
+    listed_max: int,
 ) -> tuple[list[FoundObject], bool]:
     """The first objects at a location, and whether these are all. Raises InvalidRequest, StorageError."""
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
     first, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
-    return [_found(reader, info, location) for info in first], is_whole
+    return [_found(reader, info, location, format) for info in first], is_whole
 
 
-def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri) -> FoundObject:
+def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri, format: str | None) -> FoundObject:
     """Raises UnreadableInput for a name without a known ending."""
     uri = str(location.with_key(info.key))
-    return FoundObject(reader, info, uri, format_of(uri))
+    return FoundObject(reader, info, uri, _format(format, uri))
 
 
-def uploaded_file(sources: Sources, file_id: str, tenant_id: str, filename: str | None) -> FoundObject:
-    """An uploaded file: its name tells its format, its key does not. `filename`: None if there is no such
-    file. Raises UnreadableInput, StorageError.
+def _format(told: str | None, name: str) -> InputFormat:
+    return format_of(name) if told is None else InputFormat(told)
+
+
+def uploaded_file(
+    sources: Sources, file_id: str, tenant_id: str, filename: str | None, format: str | None = None
+) -> FoundObject:
+    """An uploaded file: its name tells its format unless `format` does; its key does not. `filename`: None if
+    there is no such file. Raises UnreadableInput, StorageError.
     """
     assert is_file_id(file_id), file_id
     source = sources.open(file_id, tenant_id)
     info = source.store.head(source.key) if filename is not None else None
     if filename is None or info is None:
         raise ObjectNotFound(f"There is no file {file_id}.")
-    return FoundObject(source.store, info, file_id, format_of(filename))
+    return FoundObject(source.store, info, file_id, _format(format, filename))
 
 
 def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:

@@ -2,7 +2,7 @@
 
 A value is one of JSON's, or at the top of a record a `Decimal`, or anywhere in it an `Unusable` or a
 `WrittenNumber`. The table in
-docs/inputs.md says which type becomes which text.
+docs/values.md says which type becomes which text.
 """
 
 import json

@@ -106,7 +106,11 @@ def _input_line(input: dict[str, Any]) -> str:
     about = "an unknown number of rows" if rows is None else f"about {rows_text(rows)}"
     least = "" if input["is_whole"] else "at least "
     noun = "object" if objects == 1 else "objects"
-    return f"  {least}{objects} {noun} of {input['size_bytes']} bytes, {about}"
+    kinds = ", ".join(input["formats"])
+    if input["separator"] is not None:
+        kinds += f" with {input['separator']!r} between values"
+    shown = f" ({kinds})" if kinds else ""
+    return f"  {least}{objects} {noun} of {input['size_bytes']} bytes{shown}, {about}"
 
 
 def _said(problem: dict[str, Any]) -> str:

@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from nightshift import endpoints
 from nightshift.jobs import JsonObject
+from nightshift.jobs.job import INPUTS_MAX
 from nightshift.jobs.options import KEEP_ALL
 
+STANDARD_INPUT: Final = "-"
 _FILE_ID: Final = "file-"
 _WILDCARDS: Final = "*?"
 _WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
@@ -52,17 +54,35 @@ def _may_exist(path: Path) -> bool:
         return True
 
 
-def refuse_more_inputs(first: str, more: Sequence[str]) -> None:
-    """Raises InvalidOption where the shell has made several words of a pattern."""
-    if not more:
-        return
-    folder, _, name = first.rpartition("/")
+def inputs_of(words: Sequence[str]) -> str | list[str]:
+    """The location of an input, or those of a list of objects. Raises InvalidOption."""
+    if list(words) == [STANDARD_INPUT]:
+        return STANDARD_INPUT
+    if len(words) == 1:
+        return location(words[0], must_exist=True)
+    if len(words) > INPUTS_MAX:
+        _refuse_so_many(words)
+    if STANDARD_INPUT in words:
+        raise InvalidOption("INPUT", "standard input (-) is an input by itself, not one of several")
+    uris = [location(word, must_exist=True) for word in words]
+    for word, uri in zip(words, uris, strict=True):
+        is_file_id = "://" not in uri
+        if is_file_id or uri.endswith("/") or any(letter in word for letter in _WILDCARDS):
+            message = (
+                f"{word}: an uploaded file, a folder or a pattern is an input by itself, not one of several"
+            )
+            raise InvalidOption("INPUT", message)
+    return uris
+
+
+def _refuse_so_many(words: Sequence[str]) -> NoReturn:
+    folder, _, name = words[0].rpartition("/")
     _, dot, ending = name.partition(".")
     pattern = f"{folder}/*{dot}{ending}" if folder else f"*{dot}{ending}"
     raise InvalidOption(
         "INPUT",
-        f"there are {len(more) + 1} inputs, and one is taken: put a pattern in quotes, or the shell makes a "
-        f"word of each file that matches. Try: nightshift run '{pattern}'. A folder is an input, too",
+        f"there are {len(words)} inputs, and {INPUTS_MAX} are taken: put a pattern in quotes, or the shell "
+        f"makes a word of each file that matches. Try: nightshift run '{pattern}'. A folder is an input, too",
     )
 
 

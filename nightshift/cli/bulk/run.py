@@ -7,6 +7,7 @@ Made for cron: silent without a terminal, the same job for the same name and dat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,8 @@ Input = Annotated[
     str,
     typer.Argument(
         metavar="INPUT",
-        help="The rows: a local path, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
+        help="The rows: local paths, file:///…, s3://…, file-…, or - for standard input. A glob or a "
+        "directory: all it holds.",
     ),
 ]
 Output = Annotated[
@@ -124,17 +126,16 @@ def run(
         date_of,
         effort_of,
         endpoint_of,
+        inputs_of,
         location,
-        refuse_more_inputs,
         template_of,
         window_of,
     )
 
     with _usage_errors():
-        refuse_more_inputs(input, context.args)
         day = date_of(name, date)
         body = {
-            "input": location(input, must_exist=True),
+            "input": inputs_of([input, *context.args]),
             "output": location(output, is_directory=True),
             "endpoint": endpoint_of(endpoint).route,
             "template": template_of(endpoint, model, template, input_column),
@@ -152,7 +153,7 @@ def run(
         _dry_run(given, json=json)
     with open_client() as client:
         with _submitting(given):
-            job = client.submit_job(given)
+            job = _submitted(client, given)
         if job.is_repeat:
             say(f"nightshift: {_earlier(client.get_job(job.id))}")
         if wait:
@@ -237,12 +238,22 @@ def _usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
 
 
+def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
+    from nightshift.cli.bulk.standard_input import earlier_job, uploaded
+
+    if (earlier := earlier_job(client, body)) is not None:
+        return replace(earlier, is_repeat=True)
+    with _usage_errors(), uploaded(client, body, is_kept=True) as sent:
+        return client.submit_job(sent)
+
+
 def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
+    from nightshift.cli.bulk.standard_input import uploaded
 
     with open_client() as client:
-        with _submitting(body):
-            answer = client.try_job(body)
+        with _submitting(body), _usage_errors(), uploaded(client, body, is_kept=False) as sent:
+            answer = client.try_job(sent)
         answer = dry_runs.with_prompt(answer, client.prompt_text)
     if json:
         print_json(answer)

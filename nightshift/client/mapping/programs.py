@@ -28,12 +28,11 @@ from nightshift.client.mapping.progress import progress_bar
 from nightshift.client.mapping.results import NOT_RUN, Answers, FailedRow, MapFailed, MapResult
 from nightshift.client.mapping.rows import MapData, data_of, places_of, table_of_keys
 from nightshift.client.mapping.tables import Table, table_of
+from nightshift.client.uploads import PART_BYTES, uploaded
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobState, JsonObject
 
 RUNS_LOOKED_AT_MAX: Final = 100  # the newest of a name
-PART_BYTES: Final = 16 * 1024 * 1024  # sent at a time; a larger file goes in parts
-COMPLETION_S: Final = 600.0  # for the service to make a file of many parts
 FILENAME: Final = "rows.jsonl"
 FIRST_LOOK_S: Final = 0.2
 LOOK_S_MAX: Final = 2.0
@@ -209,16 +208,8 @@ def _uploaded(data: MapData) -> Exchange[str]:
         files = {"file": (FILENAME, data.file.read())}
         call = Call(method="POST", path="/v1/files", form={"purpose": "batch"}, files=files)
         return str((yield from _json(call))["id"])
-    wish = {"bytes": data.size_bytes, "filename": FILENAME, "mime_type": "application/jsonl"}
-    upload = yield from _json(Call(method="POST", path="/v1/uploads", json=wish | {"purpose": "batch"}))
-    path, part_ids = f"/v1/uploads/{segment(upload['id'])}", []
-    while piece := data.file.read(PART_BYTES):
-        part = yield from _json(Call(method="POST", path=f"{path}/parts", files={"data": ("part", piece)}))
-        part_ids.append(part["id"])
-    whole = yield from _json(
-        Call(method="POST", path=f"{path}/complete", json={"part_ids": part_ids}, timeout_s=COMPLETION_S)
-    )
-    return str(whole["file"]["id"])
+    wanted = {"bytes": data.size_bytes, "filename": FILENAME, "mime_type": "application/jsonl"}
+    return (yield from uploaded(data.file, wanted | {"purpose": "batch"}))
 
 
 def _collected(job_id: str, answers: Answers) -> Exchange[None]:

@@ -15,8 +15,7 @@ from nightshift import endpoints
 from nightshift.bulk.results.part_writer import PartDependencies
 from nightshift.bulk.results.row_results import RowResult, ShardHead
 from nightshift.bulk.results.segments import encode_segment
-from nightshift.bulk.rows.inputs import iter_rows
-from nightshift.bulk.rows.requests import RowRequest, to_request
+from nightshift.bulk.rows.requests import RowRequest, rows_of, to_request
 from nightshift.bulk.rows.validation import FileLimits
 from nightshift.endpoints.results import Result
 from nightshift.fleet.models import Model, ModelKind
@@ -287,7 +286,8 @@ class Place:
 
     def results(self, claim: BulkClaim, answer: Answer = echoed) -> list[RowResult]:
         source = self.sources.open(claim.shard.uri, claim.lease.tenant_id)
-        rows = iter_rows(source.store, source.key, claim.shard, line_bytes_max=LINE_BYTES_MAX)
+        spec, limit = claim.job.spec, LINE_BYTES_MAX
+        rows = rows_of(source.store, source.key, claim.shard, spec, line_bytes_max=limit)
         return [
             result_of(claim, row.index, to_request(row, claim.job.spec, claim.shard), answer) for row in rows
         ]

@@ -11,6 +11,7 @@ from nightshift.bulk.rows.contents import HEAD_BYTES, json_hint, separator_hint
 from nightshift.bulk.rows.records import BadRow, Row, UnreadableInput
 from nightshift.bulk.rows.templates import refuse_twice
 from nightshift.bulk.rows.text.lines import BadLine, split_lines
+from nightshift.bulk.rows.text.separators import with_separator
 from nightshift.endpoints.containers import ENTRIES_MAX
 
 _SEPARATOR_LINE: Final = re.compile(
@@ -25,15 +26,18 @@ def csv_rows(
     delimiter: str,
     line_bytes_max: int,
     columns: Collection[str] | None = None,
+    separator: str | None = None,
 ) -> Iterator[Row | BadRow]:
     """The rows; an unreadable record is a `BadRow`. `columns`: those that are used, or parts of them; None:
-    all. Raises `UnreadableInput` for a header without names, or with one of these twice.
+    all. `separator`: as the job tells it; None: the format's `delimiter`, unless the records show another.
+    Raises `UnreadableInput` for a header without names, or with one of these twice.
 
     A first line such as `sep=;` names the separator. Columns without a name are left out. An unclosed quote
     takes everything up to `line_bytes_max` with it, as one bad row. A blank line below a header of one column
     is a row with an empty value, as writers write a null; else it is skipped.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
+    delimiter, chunks = with_separator(chunks, delimiter, separator)
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     names = _names(lines, records)

@@ -93,6 +93,18 @@ def test_every_format_is_read_as_a_worker_reads_it(http, allowed, worker, name):
     assert shown["requests"][2]["body"]["messages"][0]["content"] == "Sum up: text 2"
 
 
+def test_a_delta_table_is_looked_at_within_the_limits_of_a_dry_run(http, allowed, worker):
+    deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    for text in ("a", "b"):
+        deltalake.write_deltalake(str(allowed / "in"), pa.table({"text": [text, "gone"]}), mode="append")
+    deltalake.DeltaTable(str(allowed / "in")).delete("text = 'gone'")
+
+    shown = dry_run(http, a_bulk_job(allowed, input_format="delta"))
+
+    assert (shown["problems"], shown["rows_checked"]) == ([], 2)
+    assert (shown["input"]["objects"], shown["input"]["formats"]) == (1, ["parquet"])
+
+
 def test_problems_name_the_object_and_the_row(http, allowed, worker):
     good, no_column = b'{"text": "a"}\n', b'{"other": "a"}\n'
     (allowed / "in" / "one.jsonl").write_bytes(good + no_column + b"{\n" + good)

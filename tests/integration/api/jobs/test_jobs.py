@@ -153,6 +153,13 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http, bulk):
         ({"input": "http://example.com/x"}, "input"),
         ({"input": "file-unknown"}, "input"),
         ({"input": "file:///%00"}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["s3://b/a.csv"] * 257}, "input"),
+        ({"input": ["s3://b/a.csv", ""]}, "input[1]"),
+        ({"input": ["s3://b/a.csv", None]}, "input[1]"),
+        ({"input": ["file:///etc/passwd", "s3://b/a.csv"]}, "input[0]"),
         ({"priority": "urgent"}, "priority"),
         ({"completion_window": "8 hours"}, "completion_window"),
         ({"completion_window": "31d"}, "completion_window"),
@@ -273,6 +280,17 @@ def test_a_link_to_the_folder_that_is_read_is_that_folder(http, tmp_path, bulk):
         body = bulk | {"input": f"{allowed}/link/{source}", "output": f"{allowed}/in/"}
         answer = http.post("/v1/jobs", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "output"), source
+
+
+def test_a_list_of_objects_can_be_the_input_and_is_shown_as_it_was_sent(http, bulk):
+    several = [bulk["input"], f"{bulk['input']}.csv"]
+
+    accepted = http.post("/v1/jobs", json=bulk | {"input": several})
+
+    assert accepted.status_code == 202, accepted.text
+    assert http.get(f"/v1/jobs/{accepted.json()['id']}").json()["input"] == several
+    alone = http.post("/v1/jobs", json=bulk | {"input": several[:1], "output": f"{bulk['output']}one/"})
+    assert http.get(f"/v1/jobs/{alone.json()['id']}").json()["input"] == several[0]
 
 
 def test_an_uploaded_file_can_be_the_input(client, client_of, http, bulk):

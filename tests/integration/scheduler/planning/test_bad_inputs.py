@@ -66,7 +66,7 @@ def test_a_column_that_one_object_lacks_is_an_error_of_its_rows_alone(place: Pla
 
 
 def test_a_column_that_every_first_row_lacks_fails_the_job_before_any_row_runs(place: Place) -> None:
-    (place.bucket / "in" / "a.csv").write_text("doc_id;text\n1;a\n2;b\n")
+    (place.bucket / "in" / "a.csv").write_text("doc_id;text\n1;a\n2;b;c\n")
 
     failed = place.plan(place.native(name="in/", template=TEMPLATE, model=MODEL))
 

@@ -151,7 +151,13 @@ def burn(seconds):
 
 def found(objects):
     return PreviewedObjects(
-        objects=objects, size_bytes=1, is_whole=True, rows_estimated=1, tokens_estimated=1
+        objects=objects,
+        size_bytes=1,
+        is_whole=True,
+        rows_estimated=1,
+        tokens_estimated=1,
+        formats=["jsonl"],
+        separator=None,
     )
 
 def preview(self, spec, tenant_id, filename):

@@ -82,7 +82,7 @@ def reader_of(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeR
 
     def make(input: Input, done: Collection[int] = ()) -> tuple[Reader, threading.Semaphore]:
         """A reader, and what it signals."""
-        monkeypatch.setattr(reading, "iter_rows", input)
+        monkeypatch.setattr(reading, "rows_of", input)
         ground.plan(1)
         signals, claim = threading.Semaphore(0), claim_bulk(ground.store)
         reader = Reader(claim, ground.dependencies, CONFIG, on_rows=signals.release)
@@ -158,7 +158,7 @@ def stands_still(reader: Reader) -> int:
 def test_rows_run_while_others_are_still_to_come(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first eight of them, of an input that is slow."""
     input = Input(rows=20)
-    monkeypatch.setattr(reading, "iter_rows", input)
+    monkeypatch.setattr(reading, "rows_of", input)
     input.let(8)
     runner, model = ground.run(1), ground.model
     with model.arrived:
@@ -190,7 +190,7 @@ def test_a_reader_that_fails_unforeseen_does_not_keep_its_shard_waiting(
         raise ZeroDivisionError
         yield
 
-    monkeypatch.setattr(reading, "iter_rows", broken)
+    monkeypatch.setattr(reading, "rows_of", broken)
     finished(ground.run(1))
 
     assert ground.state is ShardState.QUEUED
@@ -203,7 +203,7 @@ def test_rows_before_an_unreadable_one_are_run_to_their_end(
     input = Input(rows=3)
     input.error = StorageUnavailable("the store is away")
     input.let(3)
-    monkeypatch.setattr(reading, "iter_rows", input)
+    monkeypatch.setattr(reading, "rows_of", input)
     runner = ground.run(1)
     ground.answer(*ground.begun(3))
     finished(runner)

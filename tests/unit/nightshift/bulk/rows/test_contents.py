@@ -417,8 +417,8 @@ def first_of(store: ObjectStore, key: str, content: bytes, **spec: Any) -> First
 @pytest.mark.parametrize(
     ("key", "content", "code", "says"),
     [
-        ("a.csv", b"doc_id;text\n1;a\n", "missing_column", "it has: doc_id;text. The separator seems"),
-        ("a.csv", b"doc_id;text\n1;a, b\n", "wrong_number_of_fields", "The separator seems to be a semi"),
+        ("a.csv", b"doc_id;text\n1;a;b\n", "missing_column", "it has: doc_id;text. The separator seems"),
+        ("a.csv", b"doc_id;text\n1;a, b\n2\n", "wrong_number_of_fields", "The separator seems to be a semi"),
         ("a.csv", b"id,title\n1,a\n", "missing_column", "it has: id, title. It is row 1 of 's3://b/a.csv'."),
         ("a.csv", b'{"id": 1, "text": "a"}\n' * 2, "missing_column", "It seems to be JSON"),
         (

@@ -1,6 +1,7 @@
 """Every option of bulk jobs, from the command line through the client and the API to where it is kept."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ def an_example(kind: Kind) -> tuple[list[str], Any]:
             return [], True
         case Choice(values):
             return [values[-1]], values[-1]
-        case Text():
-            return ["job_1"], "job_1"
+        case Text(pattern):
+            (example, *_) = (word for word in ("job_1", "tab") if re.match(pattern, word))
+            return [example], example
         case ColumnNames():
             return ['id,"a,b"'], ["id", "a,b"]
 

@@ -46,18 +46,44 @@ def test_everything_else_that_is_asked_for_is_in_the_body(nightshift, server, tm
     assert body["webhook"] == {"url": "https://hooks.example/x"}
 
 
+def test_several_files_are_one_job_in_the_order_in_which_they_are_named(nightshift, server, tmp_path):
+    for name in ("b.csv", "a.jsonl"):
+        Path(name).touch()
+
+    assert nightshift("run", "b.csv", *BASICS, "a.jsonl", "s3://in/c.parquet").code == 0
+
+    [body] = server.submitted
+    here = Path.cwd().as_uri()
+    assert body["input"] == [f"{here}/b.csv", f"{here}/a.jsonl", "s3://in/c.parquet"]
+
+
 @pytest.mark.parametrize(
-    ("words", "pattern"),
+    ("word", "said"),
     [
-        (("a.csv", "b.csv", *BASICS), "*.csv"),
-        ((*BASICS, "docs/a.jsonl.gz", "docs/b.jsonl.gz", "docs/c.jsonl.gz"), "docs/*.jsonl.gz"),
+        ("gone.csv", "there is no file"),
+        ("docs", "docs: an uploaded file, a folder or a pattern is an input by itself"),
+        ("s3://in/*.csv", "s3://in/*.csv: an uploaded file, a folder or a pattern"),
+        ("s3://in/docs/", "s3://in/docs/: an uploaded file, a folder or a pattern"),
+        ("file-1", "file-1: an uploaded file, a folder or a pattern"),
+        ("-", "standard input (-) is an input by itself"),
     ],
 )
-def test_a_pattern_that_the_shell_has_replaced_is_asked_for_in_quotes(nightshift, server, words, pattern):
-    ended = nightshift("run", *words)
+def test_what_cannot_be_one_of_several_inputs_is_named(nightshift, server, word, said):
+    Path("a.csv").touch()
+    Path("docs").mkdir()
+
+    ended = nightshift("run", "a.csv", word, *BASICS)
 
     assert ended.code == 2
-    assert f"Try: nightshift run '{pattern}'" in " ".join(ended.err.split())
+    assert said in " ".join(ended.err.replace("│", " ").split())
+    assert server.submitted == []
+
+
+def test_so_many_files_that_the_shell_has_replaced_a_pattern_are_asked_for_in_quotes(nightshift, server):
+    ended = nightshift("run", *BASICS, *(f"docs/{number}.jsonl.gz" for number in range(257)))
+
+    assert ended.code == 2
+    assert "Try: nightshift run 'docs/*.jsonl.gz'" in " ".join(ended.err.split())
     assert server.submitted == []
 
 
@@ -371,7 +397,15 @@ DRY_RUN: dict[str, Any] = {
     "endpoint": "/v1/embeddings",
     "model": "minilm",
     "priority": "standard",
-    "input": {"objects": 2, "size_bytes": 99, "is_whole": True, "rows_estimated": 7, "tokens_estimated": 24},
+    "input": {
+        "objects": 2,
+        "size_bytes": 99,
+        "is_whole": True,
+        "rows_estimated": 7,
+        "tokens_estimated": 24,
+        "formats": ["csv", "jsonl"],
+        "separator": ";",
+    },
     "rows_checked": 7,
     "rows_with_problems": 0,
     "requests": [{"body": {"input": "a"}, "body_start": None}],
@@ -393,8 +427,11 @@ REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ({}, 0, "2 objects of 99 bytes, about 7 rows"),
-        ({"input": DRY_RUN["input"] | {"objects": 1}}, 0, "  1 object of 99 bytes, about 7 rows"),
+        ({}, 0, "2 objects of 99 bytes (csv, jsonl with ';' between values), about 7 rows"),
+        (
+            {"input": DRY_RUN["input"] | {"objects": 1, "formats": ["parquet"], "separator": None}},
+            *(0, "  1 object of 99 bytes (parquet), about 7 rows"),
+        ),
         ({"problems": [A_ROW], "rows_with_problems": 1}, 3, "s3://in/a row 3: No such column."),
         ({"problems": [THE_JOB]}, 4, "The input has no rows."),
         ({"problems": [WAITING]}, 1, "cannot be read at present: x; the job would wait and try again"),

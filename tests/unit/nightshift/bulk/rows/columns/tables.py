@@ -54,11 +54,13 @@ def rows_of(
     *,
     line_bytes_max: int = 10_000,
     columns: Collection[str] | None = None,
+    separator: str | None = None,
     **shard: Any,
 ) -> list[Row | BadRow]:
     store.put("k", content)
     shard_of_rows = a_shard(format, "k", **shard)
-    return list(iter_rows(store, "k", shard_of_rows, line_bytes_max=line_bytes_max, columns=columns))
+    options = {"line_bytes_max": line_bytes_max, "columns": columns, "separator": separator}
+    return list(iter_rows(store, "k", shard_of_rows, **options))
 
 
 def data(rows: Sequence[Row | BadRow]) -> list[Any]:
