@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, case, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import Row, case, delete, func, insert, literal, select, text, tuple_, update
 
 from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
 from nightshift.schedules.runs import UNDER_WAY, Run, RunState
@@ -194,7 +194,7 @@ class Schedules(Statements):
         follows = (run.c.follows == ended.schedule_id) & (run.c.due_at == ended.due_at)
         is_concerned = (run.c.schedule_id == ended.schedule_id) | follows
         # All that wait are written to, and so locked: one that is being looked at sees this end, or is woken.
-        at = case((run.c.check_at > now, run.c.check_at), else_=now)
+        at = case((run.c.check_at > now, run.c.check_at), else_=literal(now, tables.UtcTimestamp))
         waiting = update(run).where(is_concerned, run.c.state == RunState.WAITING)
         self._execute(waiting.values(check_at=at))
 
