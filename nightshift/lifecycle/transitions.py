@@ -33,6 +33,7 @@ from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
 from nightshift.jobs.shard import Ring
+from nightshift.lifecycle.schedules.ends import job_ended
 from nightshift.lifecycle.webhooks.fan_out import owe, owe_run_event
 from nightshift.outbound.webhook_events import MISSED, PASSING, RUNNING, event_type
 from nightshift.store import Transaction
@@ -301,6 +302,7 @@ def finish(
     if job.kind is JobKind.BULK:
         for type in PASSING:
             tx.deliveries.drop_owed(job.id, type)  # none is begun after the end
+        job_ended(tx, job, state, now)
     ended = tx.jobs.fetch(job.id)
     _append_state_event(tx, ended, state, now)
     if state is JobState.EXPIRED and job.kind is JobKind.BULK:
