@@ -254,6 +254,25 @@ def test_with_overlap_queue_a_run_waits_for_the_end_of_the_one_before(night: Nig
     assert night.states(schedule) == [RunState.FAILED, RunState.SUBMITTED]
 
 
+def test_a_job_that_ends_while_the_next_run_is_looked_at_still_wakes_it(night: Night) -> None:
+    schedules = [
+        night.apply(replace(NIGHTLY, name=f"plan-{number}", overlap=Overlap.QUEUE)) for number in range(6)
+    ]
+    night.at(FIRST_NIGHT)
+    night.clock.now = FIRST_NIGHT + timedelta(days=1)
+    first_runs = [night.runs(schedule)[0] for schedule in schedules]
+
+    at_once(
+        lambda: [night.end(run) for run in first_runs] and None,
+        lambda: night.duty.run_once(night.clock.now) and None,
+    )
+    night.at(night.clock.now)
+
+    assert [night.states(schedule) for schedule in schedules] == [
+        [RunState.SUCCEEDED, RunState.SUBMITTED]
+    ] * 6
+
+
 def test_with_overlap_replace_the_job_before_is_cancelled_and_the_run_waits_for_its_end(night: Night) -> None:
     schedule = night.apply(replace(NIGHTLY, overlap=Overlap.REPLACE))
     night.at(FIRST_NIGHT)
