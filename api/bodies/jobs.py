@@ -40,6 +40,7 @@ from nightshift.outbound.webhook_events import EVENT_TYPES
 
 URI_CHARS_MAX: Final = 2048
 COLUMN_CHARS_MAX: Final = 255
+WINDOW_CHARS_MAX: Final = 100
 WINDOW_UNITS: Final = "mhd"
 TIMEOUT_UNITS: Final = "smh"
 
@@ -48,6 +49,7 @@ _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EXAMPLES: Final = {WINDOW_UNITS: "90m, 8h or 7d", TIMEOUT_UNITS: "30s, 5m or 1h"}
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
+Hours = Annotated[str, Field(max_length=WINDOW_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
 
@@ -186,6 +188,7 @@ BULK_FIELDS: Final = (
     "output",
     "template",
     "id_column",
+    "window",
     "name",
     "date",
     *(option.name for option in OPTIONS),
@@ -232,7 +235,8 @@ class JobCreate(Options, NativeOptionFields):
     template: JsonObject | None = None
     id_column: Annotated[str, Field(min_length=1, max_length=COLUMN_CHARS_MAX)] | None = None
     format: Annotated[Literal["jsonl", "parquet"], null_means("jsonl")] = "jsonl"
-    completion_window: str = "24h"
+    completion_window: str | None = None
+    window: Hours | None = None
     metadata: Metadata | None = None
     name: Name | None = None
     date: RunDate | None = None
@@ -262,6 +266,7 @@ class JobRetry(Options):
 
     output: Uri | None = None
     completion_window: str | None = None
+    window: Hours | None = None
     metadata: Metadata | None = None
 
 

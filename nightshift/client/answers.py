@@ -115,7 +115,7 @@ def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
             fields = {}
 
 
-def with_comments_told(lines: Iterator[str], on_comment: Callable[[], None]) -> Iterator[str]:
+def with_comments_told(lines: Iterator[str], on_comment: Callable[[], object]) -> Iterator[str]:
     for line in lines:
         if line.startswith(":"):
             on_comment()

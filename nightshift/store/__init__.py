@@ -38,8 +38,10 @@ from nightshift.store.jobs.overview import Overview
 from nightshift.store.jobs.positions import Positions
 from nightshift.store.jobs.problems import Problems
 from nightshift.store.jobs.references import References
+from nightshift.store.jobs.windows import Windows
 from nightshift.store.leadership import Leadership
 from nightshift.store.pending import OutputTotals, Pending, PendingWork
+from nightshift.store.schedules import Schedules
 from nightshift.store.shards.claims import Claims
 from nightshift.store.shards.cuts import Cuts
 from nightshift.store.shards.dead_letters import DeadLetters
@@ -98,6 +100,7 @@ class Transaction:
     positions = _statements(Positions)
     overview = _statements(Overview)
     controls = _statements(Controls)
+    windows = _statements(Windows)
     shards = _statements(Shards)
     claims = _statements(Claims)
     leases = _statements(Leases)
@@ -127,6 +130,7 @@ class Transaction:
     ageing = _statements(Ageing)
     references = _statements(References)
     leadership = _statements(Leadership)
+    schedules = _statements(Schedules)
 
     def write_sums(self) -> None:
         """Writes what was added up: last, so that others wait shortly for these rows."""

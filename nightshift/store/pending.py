@@ -82,12 +82,15 @@ class PendingWork:
     is_online_queued: bool = False
     first_deadline_at: datetime | None = None  # end of a job's window
     first_runtime_deadline_at: datetime | None = None
+    first_window_turns_at: datetime | None = None  # end or opening of a job's window
     first_lease_ends_at: datetime | None = None  # end of a shard's lease
     ring_owed_since: datetime | None = None  # the oldest in the outbox
     bulk_told_at: datetime | None = None  # when the shard next in line was rung for that was so longest ago
     bulk_delayed_until: datetime | None = None  # the first of the shards next in line that must still wait
     next_delivery_at: datetime | None = None  # any event but progress
     next_progress_at: datetime | None = None  # events of progress
+    next_instant_at: datetime | None = None  # of a schedule, not recorded yet
+    next_run_check_at: datetime | None = None  # when a schedule's run is to be looked at
     first_part_lease_ends_at: datetime | None = None
     is_part_claimable: bool = False
     part_delayed_until: datetime | None = None  # the first of those that cannot be written at present
@@ -178,12 +181,15 @@ _FACTS: Final[dict[str, ColumnElement[Any]]] = {
     "is_online_queued": _any(shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE),
     "first_deadline_at": _first(job.c.deadline_at, *MAY_EXPIRE),
     "first_runtime_deadline_at": _first(job.c.runtime_deadline_at, *MAY_EXPIRE),
+    "first_window_turns_at": _first(job.c.window_turns_at, job.c.window_turns_at.is_not(None)),
     "first_lease_ends_at": _first(shard.c.lease_until, shard.c.state == ShardState.LEASED),
     "ring_owed_since": _first(tables.outbox.c.created_at),
     "bulk_told_at": _of_next_shards(TOLD_AT, _READY_YET),
     "bulk_delayed_until": _of_next_shards(shard.c.not_before, not_(_READY_YET)),
     "next_delivery_at": _next_delivery(delivery.c.event_type != PROGRESS),
     "next_progress_at": _next_delivery(delivery.c.event_type == PROGRESS),
+    "next_instant_at": _first(tables.schedule.c.next_at, text(tables.IS_DUE)),
+    "next_run_check_at": _first(tables.schedule_run.c.check_at, text(tables.IS_CHECKED)),
     "first_part_lease_ends_at": _first(part.c.lease_expires_at, LEASED),
     "is_part_claimable": _any(_OF_WRITING_JOB, *claimable(_NOW)),
     "part_delayed_until": _first(part.c.not_before, _OF_WRITING_JOB, WITH_PROBLEM, part.c.not_before > _NOW),
