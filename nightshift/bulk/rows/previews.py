@@ -246,7 +246,7 @@ class _Checked:
             is_end=is_end,
             model=self.first.model,
             requests=self.requests,
-            problems=[*([] if reason is None else [_problem_of_job(reason)]), *self.problems][:PROBLEMS_MAX],
+            problems=[*([] if reason is None else [problem_of_job(reason)]), *self.problems][:PROBLEMS_MAX],
         )
 
     def _add_problem(self, code: str, message: str, param: str | None, uri: str, row: int) -> None:
@@ -255,7 +255,8 @@ class _Checked:
             self.problems.append(Problem(code=code, message=message, param=param, object=uri, row=row))
 
 
-def _problem_of_job(reason: InputError) -> Problem:
+def problem_of_job(reason: InputError) -> Problem:
+    """The reason why no row of a job can run, as a problem."""
     return Problem(code=reason.code, message=reason.message, param=reason.param or "input")
 
 

@@ -13,8 +13,10 @@ from nightshift.store import Transaction
 
 def owe(tx: Transaction, job: Job, event_type: str, now: datetime) -> None:
     """Records an event's deliveries, in the transaction that makes the event true. All have its id. That of a
-    disabled endpoint is a dead letter, which can be replayed.
+    disabled endpoint is a dead letter, which can be replayed. Nobody is told of samples.
     """
+    if job.spec.estimate is not None:
+        return
     tx.deliveries.insert(*_deliveries(tx, job, event_type, now))
 
 
