@@ -130,7 +130,7 @@ def run(
         window_of,
     )
 
-    with _usage_errors():
+    with usage_errors():
         refuse_more_inputs(input, context.args)
         day = date_of(name, date)
         body = {
@@ -151,7 +151,7 @@ def run(
     if dry_run:
         _dry_run(given, json=json)
     with open_client() as client:
-        with _submitting(given):
+        with submitting(given):
             job = client.submit_job(given)
         if job.is_repeat:
             say(f"nightshift: {_earlier(client.get_job(job.id))}")
@@ -227,7 +227,7 @@ def _earlier(job: "RemoteJob") -> str:
 
 
 @contextmanager
-def _usage_errors() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Turn InvalidOption into typer's usage error."""
     from nightshift.cli.bulk.requests_of_rows import InvalidOption
 
@@ -241,7 +241,7 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
 
     with open_client() as client:
-        with _submitting(body):
+        with submitting(body):
             answer = client.try_job(body)
         answer = dry_runs.with_prompt(answer, client.prompt_text)
     if json:
@@ -252,7 +252,7 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
 
 
 @contextmanager
-def _submitting(body: dict[str, object]) -> Iterator[None]:
+def submitting(body: dict[str, object]) -> Iterator[None]:
     """Says what to do about the usual refusals."""
     from nightshift.client import ApiError
 
