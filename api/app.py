@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from api.access import Authenticator
-from api.jobs import controls, dead_letters, events, results
+from api.jobs import controls, dead_letters, estimates, events, results
 from api.jobs import routes as jobs
 from api.middleware.boundary import FASTAPI_TELEMETRY, Boundary, HeadRequests, HttpMetrics, RequestHeads
 from api.middleware.request_bodies import BodyLimit
@@ -50,6 +50,7 @@ SWITCH_INTERVAL_S = 0.0005
 ROUTERS = (  # a request tries their routes in this order
     inference.router,
     responses.router,
+    estimates.router,
     jobs.router,
     files.router,
     uploads.router,

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.access import scope_of
 from api.bodies.files import UploadComplete, UploadCreate
-from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, JobUpdate
+from api.bodies.jobs import BatchCreate, EstimateCreate, JobCreate, JobRetry, JobUpdate
 from api.bodies.schedules import SchedulePut
 from api.bodies.tenants import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
 from api.bodies.webhooks import (
@@ -40,7 +40,7 @@ WITHOUT_KEY: Final = {
     "/metrics": frozenset({200}),
 }
 _INFERENCE: Final = frozenset(endpoint.route for endpoint in endpoints.every())
-_SUBMITS: Final = frozenset({"/v1/jobs", "/v1/batches"})
+_SUBMITS: Final = frozenset({"/v1/jobs", "/v1/jobs/estimate", "/v1/batches"})
 _NEVER_CONFLICT: Final = frozenset({"/v1/files", "/v1/files/{file_id}", "/v1/uploads"})
 _FURTHER: Final = {
     ("get", "/v1/files/{file_id}/content"): frozenset({206, 416}),
@@ -49,6 +49,7 @@ _FURTHER: Final = {
     ("post", "/v1/jobs/{job_id}/retry"): frozenset({422}),
     # 200: `Prefer: wait`, and it has ended; 409: another job writes to the output
     ("post", "/v1/jobs"): frozenset({200, 409}),
+    ("post", "/v1/jobs/estimate"): frozenset({200}),  # there is no sample to wait for
 }
 
 
@@ -74,6 +75,7 @@ _ENDPOINT: Final = "/v1/webhook_endpoints/{webhook_endpoint_id}"
 
 JSON_BODIES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs": JobCreate,
+    "/v1/jobs/estimate": EstimateCreate,
     "/v1/jobs/{job_id}/retry": JobRetry,
     "/v1/batches": BatchCreate,
     "/v1/uploads": UploadCreate,

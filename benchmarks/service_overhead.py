@@ -154,7 +154,7 @@ def works(chosen: argparse.Namespace) -> Iterator[Work]:
             rows = random_lines(path, count + WARM_UP, TOKENS[name])
             yield Work(f"{chosen.decoder}-{name}", path, "completions", chosen.dtype, rows)
     if chosen.demo:
-        yield Work("demo", demo_model_path(), "chat", "auto", _chats(chosen.demo))
+        yield Work("demo", demo_model_path(), "chat", "auto", chats(chosen.demo))
     if chosen.encoder:
         yield embeddings(chosen.encoder_model, chosen.encoder, is_lognormal=chosen.lognormal)
 
@@ -201,7 +201,8 @@ def letters(draw: random.Random) -> str:
     return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz     ", k=draw.randint(100, 300)))
 
 
-def _chats(count: int) -> list[dict[str, Any]]:
+def chats(count: int) -> list[dict[str, Any]]:
+    """Lines of chats with the demo model."""
     numbers = random.Random(SEED).sample(range(LARGEST_NUMBER + 1), count + WARM_UP)
     return [
         _line(number, "/v1/chat/completions", {

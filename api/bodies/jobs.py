@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator, model_validator
 
@@ -228,6 +228,8 @@ def _is_upload(input: str | list[str] | None) -> bool:
 class JobCreate(Options, NativeOptionFields):
     """POST /v1/jobs: one request (`body`) or many (`input`)."""
 
+    needs_output: ClassVar[bool] = True
+
     endpoint: str
     body: JsonObject | None = None
     input: Annotated[Uri | list[Uri] | None, BeforeValidator(check_inputs)] = None
@@ -247,7 +249,7 @@ class JobCreate(Options, NativeOptionFields):
             raise _wrong("body", "Give either 'body', for one request, or 'input', for many.")
         if self.body is not None:
             self._refuse_bulk_fields()
-        elif self.output is None and not _is_upload(self.input):
+        elif self.output is None and self.needs_output and not _is_upload(self.input):
             raise InvalidRequest(
                 "Missing required parameter: 'output'.", param="output", code="missing_required_parameter"
             )
@@ -259,6 +261,25 @@ class JobCreate(Options, NativeOptionFields):
         for field in BULK_FIELDS:
             if getattr(self, field) is not None:
                 raise _wrong(field, f"'{field}' is for bulk jobs; this one has a 'body'.")
+
+
+Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class EstimateCreate(JobCreate):
+    """POST /v1/jobs/estimate: a bulk job, of which `output` may be left out, and prices of a GPU's hour."""
+
+    needs_output: ClassVar[bool] = False
+
+    gpu_hour_price: Price | None = None
+    spot_price: Price | None = None
+
+    @field_validator("body")
+    @classmethod
+    def _is_bulk(cls, value: JsonObject | None) -> JsonObject | None:
+        if value is not None:
+            raise _wrong("body", "Invalid 'body': an estimate is of a bulk job; give its 'input'.")
+        return value
 
 
 class JobRetry(Options):

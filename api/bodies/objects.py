@@ -95,6 +95,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     """A job in a list: without its template."""
 
     kind: JobKind
+    purpose: Literal["estimate"] | None  # a sample, for an estimate; null: the job itself is wanted
     model: str | None
     priority: PriorityClass
     stop_reason: StopReason | None

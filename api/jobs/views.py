@@ -83,6 +83,7 @@ def _job_json(
         head_json(job, position, base_url)
         | {
             "kind": job.kind,
+            "purpose": None if job.spec.estimate is None else "estimate",
             "model": job.model,
             "priority": job.priority,
             "stop_reason": job.stop_reason,

@@ -1,4 +1,6 @@
-"""Looks at inputs for dry runs, each in a process of its own (`preview_child.py`), a few at a time."""
+"""Looks at a few inputs at a time, for dry runs and estimates, each in a process of its own
+(`preview_child.py`).
+"""
 
 import json
 import logging
@@ -6,9 +8,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from api.services.preview_child import WALL_MAX_S, PreviewRequest
 from api.services.threads import BoundedCalls
@@ -18,7 +20,7 @@ log = logging.getLogger(__name__)
 
 PREVIEWS_MAX: Final = 4  # under way in this process
 PREVIEWS_PER_TENANT_MAX: Final = 2
-REFUSAL: Final = "Too many dry runs are under way. Try again when they have ended."
+REFUSAL: Final = "Too many dry runs or estimates are under way. Try again when they have ended."
 CHILD: Final = (sys.executable, "-P", "-m", "api.services.preview_child")
 # One thread is enough, and each more would take address space.
 ONE_THREAD: Final = {
@@ -26,6 +28,9 @@ ONE_THREAD: Final = {
     "OPENBLAS_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+
+Parts = Mapping[str, Sequence[JsonObject]]
+"""Parts of an answer, as JSON, by the names of their classes."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class Preview:
     objects: JsonObject | None
     rows: JsonObject | None
     problems: Sequence[JsonObject]
+
+    @classmethod
+    def of_parts(cls, parts: Parts) -> Self:
+        objects, rows = parts.get("PreviewedObjects"), parts.get("PreviewedRows")
+        return cls(objects[0] if objects else None, rows[0] if rows else None, parts.get("Problem", []))
 
     @property
     def is_cut_off(self) -> bool:
@@ -53,9 +63,13 @@ class Previews:
 
     async def look(self, request: PreviewRequest) -> Preview:
         """Raises TooManyRequests."""
+        return Preview.of_parts(await self.parts(request))
+
+    async def parts(self, request: PreviewRequest) -> Parts:
+        """The parts that came, by their kinds. Raises TooManyRequests."""
         return await self._calls.run(request.tenant_id, lambda: self._run(request))
 
-    def _run(self, request: PreviewRequest) -> Preview:
+    def _run(self, request: PreviewRequest) -> Parts:
         try:
             ended = subprocess.run(
                 self._command,
@@ -66,23 +80,22 @@ class Previews:
                 env=os.environ | ONE_THREAD,
             )
         except subprocess.TimeoutExpired:
-            return Preview(None, None, ())
+            return {}
         if ended.returncode:
             fields = {
                 "action": "preview_cut_off",
                 "exit_code": ended.returncode,
                 "tenant": request.tenant_id,
             }
-            log.info("a dry run's reading was cut off", extra=fields)
+            log.info("reading an input was cut off", extra=fields)
         return parsed(ended.stdout)
 
 
-def parsed(output: bytes) -> Preview:
+def parsed(output: bytes) -> Parts:
     """Reads the child's lines, of which the last may be cut off."""
     parts: dict[str, list[JsonObject]] = {}
     for line in output.splitlines(keepends=True):
         if line.endswith(b"\n"):
             for kind, part in json.loads(line).items():
                 parts.setdefault(kind, []).append(part)
-    objects, rows = parts.get("PreviewedObjects"), parts.get("PreviewedRows")
-    return Preview(objects[0] if objects else None, rows[0] if rows else None, parts.get("Problem", []))
+    return parts

@@ -235,7 +235,7 @@ def _line(job: "RemoteJob") -> tuple[object, ...]:
     return (
         job.id,
         job.state,
-        data.get("name"),
+        data.get("name") or (data.get("purpose") and f"({data['purpose']})"),
         data.get("date"),
         data.get("priority"),
         data.get("endpoint"),

@@ -13,7 +13,7 @@ import typer
 
 from nightshift.cli import conformance, dlq, jobs, models, webhooks, workers
 from nightshift.cli.admin import audit, keys, tenants, usage
-from nightshift.cli.bulk import run
+from nightshift.cli.bulk import estimate, run
 from nightshift.cli.doctor.command import doctor
 from nightshift.cli.processes import up, worker
 from nightshift.cli.session import advice_on_database
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("worker")(worker.worker)
 app.command("run", context_settings={"allow_extra_args": True})(run.run)
+app.command("estimate", context_settings={"allow_extra_args": True})(estimate.estimate)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(tenants.app, name="tenants")

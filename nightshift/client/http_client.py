@@ -174,6 +174,17 @@ class Client:
         """
         return self._call("POST", "/v1/jobs?dry_run=true", json=body)
 
+    def estimate_job(self, body: JsonObject) -> JsonObject:
+        """Begins an estimate (docs/estimates.md); `get_estimate` has its figures once its sample has ended.
+
+        Raises ApiError, ServerUnreachable.
+        """
+        return self._call("POST", "/v1/jobs/estimate", json=body)
+
+    def get_estimate(self, estimate_id: str) -> JsonObject:
+        """An estimate as it is known now. Raises ApiError (404: no such estimate), ServerUnreachable."""
+        return self._call("GET", f"/v1/jobs/estimate/{segment(estimate_id)}", is_following=True)
+
     def prompt_text(self, conversation: JsonObject) -> str:
         """The text that a model reads of a conversation, given as `/v1/tokenize` takes it. Raises ApiError,
         ServerUnreachable.

@@ -136,6 +136,7 @@ class JobSpec:
     kept_in: str | None = None  # a retry's field for what is kept of the earlier job's rows
     service_tier: str | None = None  # echoed on OpenAI answers
     storing: JsonObject | None = None  # of a stored response: how it was asked for; None: it is not one
+    estimate: JsonObject | None = None  # of a sample: the estimate that it is for; None: it is none
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ def as_retry(
         reused_job=None,
         name=None,  # with the date, the name is the key of the earlier run
         run_date=None,
+        estimate=None,
     )
     secret = new.webhook_secret if has_own_webhook else tx.jobs.webhook_secret(old.id)
     return replace(new, spec=spec, model=old.model, retry_of=old.id, webhook_secret=secret)

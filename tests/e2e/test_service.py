@@ -182,6 +182,18 @@ def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbe
     )
     assert right >= 100 * ACCURACY_MIN - 1
 
+    estimated = nightshift(
+        service,
+        *("estimate", "nightly.jsonl", "--endpoint", "chat", "--template", "nightly.json", "--json"),
+        *("--name", "nightly", "--date", "2026-11-22", "--reuse", "2026-11-20"),
+        cwd=workplace,
+    )
+    known = json.loads(estimated.stdout)
+    assert (estimated.returncode, known["status"], known["problems"]) == (0, "succeeded", [])
+    assert (known["input"]["rows"], known["input"]["rows_reused"], known["rows_to_run"]) == (100, 97, 3)
+    assert known["sample"]["shares_answers"]
+    assert known["completion_tokens"]["total"] > 3
+
 
 def test_the_commands_see_what_runs(service, client, numbers):
     batch_id = submit_batch(client, numbers[200:205])

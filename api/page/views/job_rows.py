@@ -57,6 +57,8 @@ class JobRow:
     def label(self) -> str:
         """The name by which a person knows the job."""
         spec = self.job.spec
+        if spec.estimate is not None:
+            return "Sample for an estimate"
         return f"{spec.name} · {spec.run_date}" if spec.name and spec.run_date else spec.name or self.job.id
 
     @property

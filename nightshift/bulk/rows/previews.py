@@ -15,11 +15,8 @@ from nightshift.bulk.rows.records import BadRow, InputFormat, InputObject, Row
 from nightshift.bulk.rows.requests import RowRequest, parse_row, rows_of
 from nightshift.bulk.rows.surveys import (
     FoundObject,
-    first_objects_at,
-    objects_listed,
+    first_objects,
     rows_estimated,
-    uploaded_file,
-    with_files,
     with_guesses,
 )
 from nightshift.bulk.rows.watched_reader import WatchedReader
@@ -29,7 +26,6 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
 from nightshift.fleet.models import Model
 from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
-from nightshift.jobs.options import DELTA
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import input_fault, storage_verdict
@@ -37,7 +33,6 @@ from nightshift.process.settings import ANSWER_BYTES_MAX
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 
 OBJECTS_MAX: Final = 1_000  # counted
-HEADS_MAX: Final = 256  # counted of a list, or of a table's files: each costs a request
 LISTED_MAX: Final = 10_000  # to find them
 SAMPLED_MAX: Final = 16  # whose rows are estimated; each costs a request
 SAMPLE_BYTES: Final = 64 * 1024
@@ -129,9 +124,15 @@ class Previewer:
         source = spec.input
         assert source is not None, "a bulk job has an input"
         try:
-            if spec.options.input_format == DELTA:
-                spec, _ = with_files(self.locations, spec, tenant_id, lambda size_bytes: None)
-            objects, is_whole = self._objects(spec, tenant_id, filename)
+            spec, objects, is_whole = first_objects(
+                spec,
+                self.sources,
+                self.locations,
+                tenant_id,
+                filename,
+                objects_max=OBJECTS_MAX,
+                listed_max=LISTED_MAX,
+            )
         except (InvalidRequest, StorageError) as error:
             yield Problem.from_error(error, source)
             return
@@ -157,20 +158,6 @@ class Previewer:
         """Checks sizes as a worker does before it runs a row. Raises InvalidRequest."""
         if (model := self.models.get(request.model)) is not None:
             check_sizes(endpoint, request, model, self.answer_bytes_max)
-
-    def _objects(self, spec: JobSpec, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
-        assert spec.input is not None, "a bulk job has an input"
-        format = spec.options.input_format
-        if is_file_id(spec.input):
-            return [uploaded_file(self.sources, spec.input, tenant_id, filename, format)], True
-        if spec.further_inputs:
-            first = spec.inputs[:HEADS_MAX]
-            listed = objects_listed(self.locations, first, tenant_id, lambda: None, None, format)
-            objects = [entry.input_object for entry in listed if entry.input_object is not None]
-            return objects, len(first) == len(spec.inputs)
-        return first_objects_at(
-            self.locations, spec.input, tenant_id, format, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
-        )
 
     def _described(self, entry: FoundObject, number: int) -> InputObject:
         """Describes the objects. More than its size is read only of the first ones."""
@@ -270,7 +257,7 @@ class _Checked:
             is_end=is_end,
             model=self.first.model,
             requests=self.requests,
-            problems=[*([] if reason is None else [_problem_of_job(reason)]), *self.problems][:PROBLEMS_MAX],
+            problems=[*([] if reason is None else [problem_of_job(reason)]), *self.problems][:PROBLEMS_MAX],
         )
 
     def _add_problem(self, code: str, message: str, param: str | None, uri: str, row: int) -> None:
@@ -279,7 +266,8 @@ class _Checked:
             self.problems.append(Problem(code=code, message=message, param=param, object=uri, row=row))
 
 
-def _problem_of_job(reason: InputError) -> Problem:
+def problem_of_job(reason: InputError) -> Problem:
+    """The reason why no row of a job can run, as a problem."""
     return Problem(code=reason.code, message=reason.message, param=reason.param or "input")
 
 

@@ -5,6 +5,7 @@ For planning, and for dry runs, which read less of it (`previews.py`).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from nightshift.bulk.rows.inputs import describe
 from nightshift.bulk.rows.records import InputFormat, InputObject, format_of
@@ -12,6 +13,7 @@ from nightshift.bulk.rows.tables.delta import delta_table
 from nightshift.bulk.rows.watched_reader import Watch, WatchedReader
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import JobSpec
+from nightshift.jobs.options import DELTA
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.objectstore import Locations, ObjectInfo, ObjectReader, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -98,7 +100,41 @@ def with_files(
     return replace(spec, input=first, further_inputs=tuple(further), options=options), table.version
 
 
-def first_objects_at(
+HEADS_MAX: Final = 256  # counted of a list, or of a table's files: each costs a request
+
+
+def first_objects(
+    spec: JobSpec,
+    sources: Sources,
+    locations: Locations,
+    tenant_id: str,
+    filename: str | None,
+    *,
+    objects_max: int,
+    listed_max: int,
+) -> tuple[JobSpec, list[FoundObject], bool]:
+    """The first objects of a job's input, whether these are all, and the job, over a table's files if the
+    input is a table. `filename`: an uploaded file's. Raises InvalidRequest, StorageError.
+    """
+    assert spec.input is not None, "a bulk job has an input"
+    if spec.options.input_format == DELTA:
+        spec, _ = with_files(locations, spec, tenant_id, lambda size_bytes: None)
+    assert spec.input is not None, "a table has files"
+    format = spec.options.input_format
+    if is_file_id(spec.input):
+        return spec, [uploaded_file(sources, spec.input, tenant_id, filename, format)], True
+    if spec.further_inputs:
+        first = spec.inputs[:HEADS_MAX]
+        listed = objects_listed(locations, first, tenant_id, lambda: None, None, format)
+        objects = [entry.input_object for entry in listed if entry.input_object is not None]
+        return spec, objects, len(first) == len(spec.inputs)
+    objects, is_whole = _first_objects_at(
+        locations, spec.input, tenant_id, format, objects_max=objects_max, listed_max=listed_max
+    )
+    return spec, objects, is_whole
+
+
+def _first_objects_at(
     locations: Locations,
     uri: str,
     tenant_id: str,

@@ -154,7 +154,7 @@ def run(
         window_of,
     )
 
-    with _usage_errors():
+    with usage_errors():
         day = date_of(name, date)
         body = {
             "input": inputs_of([input, *context.args]),
@@ -174,7 +174,7 @@ def run(
     if dry_run:
         _dry_run(given, json=json)
     with _reachable(), open_client() as client:
-        with _submitting(given):
+        with submitting(given):
             job = _submitted(client, given)
         if job.is_repeat:
             say(f"nightshift: {_earlier(client.get_job(job.id))}")
@@ -262,7 +262,7 @@ def _earlier(job: "RemoteJob") -> str:
 
 
 @contextmanager
-def _usage_errors() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Turn InvalidOption into typer's usage error."""
     from nightshift.cli.bulk.requests_of_rows import InvalidOption
 
@@ -277,7 +277,7 @@ def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
 
     if (earlier := earlier_job(client, body)) is not None:
         return replace(earlier, is_repeat=True)
-    with _usage_errors(), uploaded(client, body, is_kept=True) as sent:
+    with usage_errors(), uploaded(client, body, is_kept=True) as sent:
         return client.submit_job(sent)
 
 
@@ -297,7 +297,7 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk.standard_input import uploaded
 
     with _reachable(), open_client() as client:
-        with _submitting(body), _usage_errors(), uploaded(client, body, is_kept=False) as sent:
+        with submitting(body), usage_errors(), uploaded(client, body, is_kept=False) as sent:
             answer = client.try_job(sent)
         answer = dry_runs.with_prompt(answer, client.prompt_text)
     if json:
@@ -308,7 +308,7 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
 
 
 @contextmanager
-def _submitting(body: dict[str, object]) -> Iterator[None]:
+def submitting(body: dict[str, object]) -> Iterator[None]:
     """Says what to do about the usual refusals."""
     from nightshift.client import ApiError
 

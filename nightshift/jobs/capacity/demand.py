@@ -138,6 +138,11 @@ def supply(
     )
 
 
+def serving(alive: Iterable[Worker], pool: Pool) -> list[Worker]:
+    """The workers that may run the pool's jobs. Those that start may come to serve any."""
+    return [worker for worker in alive if _serves(worker, pool)]
+
+
 def _serves(worker: Worker, pool: Pool) -> bool:
     """A worker that starts has told no models yet, and may serve any."""
     has_model = pool.model in worker.models or worker.state is WorkerState.STARTING

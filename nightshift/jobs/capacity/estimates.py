@@ -1,0 +1,243 @@
+"""The time, workers and cost of a bulk job, by a survey of its input and the results of a sample of it. Pure.
+
+A run is taken to last `a + rows / pace`: `a` is what every run loses at its start and end, whatever its
+length. The sample is so short that its mean pace has much of `a` in it. So the pace is read off the middle of
+the sample, and `a` is what is left of the sample's time.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import ceil
+from typing import Any, Final, Self
+
+from nightshift.fleet.costs import HOUR_S
+
+MIDDLE: Final = (0.1, 0.8)  # shares of the sample's rows between which its pace is read
+BUCKETS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+TOO_LONG: Final = "context_length_exceeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """An input as it was looked at: some of its rows were read, or all."""
+
+    objects: int
+    size_bytes: int
+    is_whole: bool  # False: there are more objects, which were not counted
+    rows: int
+    rows_are_exact: bool
+    rows_read: int
+    is_spread: bool  # False: an object could be read from its beginning only, and not to its end
+    rows_unusable: int = 0  # rows read from which no request can be made
+    duplicates: int = 0  # rows with the request of another row, that one not counted
+    duplicates_are_exact: bool = False
+    rows_reused: int | None = None  # rows with a result of an earlier job; None: none is reused
+    model: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{name: data[name] for name in data if name in cls.__dataclass_fields__})
+
+    def rows_to_run(self, *, shares_answers: bool) -> float:
+        """Rows that an engine would be given. `shares_answers`: equal requests are run once."""
+        usable = self.rows * (1 - self.rows_unusable / self.rows_read) if self.rows_read else float(self.rows)
+        saved = (self.rows_reused or 0) + self.duplicates if shares_answers else 0
+        return max(0.0, usable - saved)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The number of the sample's rows that had ended at a time."""
+
+    at_s: float  # since the sample began
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleResults:
+    """A sample of the rows, as far as workers ran it."""
+
+    rows: int  # in it
+    prompt_tokens: Sequence[int] = ()  # of each row that succeeded and was run
+    completion_tokens: Sequence[int] = ()
+    failures: Mapping[str, int] = field(default_factory=dict)  # rows by their error's code
+    reused: int = 0  # rows that got the answer of another one
+    done: Sequence[Done] = ()  # ascending; all rows that ended
+    worker_s: float = 0.0  # time of workers until the last of `done`
+    ended_s: float | None = None  # since it began; None: it was stopped, or runs
+    stopped_s: float | None = None  # after which no row began
+
+    @property
+    def run(self) -> int:
+        """Rows that ended and were run."""
+        return len(self.prompt_tokens) + sum(self.failures.values())
+
+    @property
+    def workers(self) -> float:
+        """The number of workers that it had on average: shared ones count as their share."""
+        last_s = self.done[-1].at_s if self.done else 0.0
+        return self.worker_s / last_s if last_s > 0 and self.worker_s > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The pace of one worker that has nothing else to do, and the time that a run loses."""
+
+    rows_per_s: float
+    lost_s: float = 0.0
+
+    def seconds(self, rows: float, workers: int) -> float:
+        return self.lost_s + rows / (self.rows_per_s * workers)
+
+    def workers_for(self, rows: float, within_s: float) -> int | None:
+        """The fewest workers that are done in time. None: no number of them is."""
+        left_s = within_s - self.lost_s
+        return max(1, ceil(rows / (self.rows_per_s * left_s))) if left_s > 0 else None
+
+
+def pace_of(sample: SampleResults) -> Pace | None:
+    """The pace in the middle of the sample, or where that is too short, in all of it. None: nothing ended."""
+    if not sample.done:
+        return None
+    spans = (_middle(sample), (sample.done[0], sample.done[-1]), (Done(0.0, 0), sample.done[-1]))
+    span = next((span for span in spans if span[1].at_s > span[0].at_s and span[1].rows > span[0].rows), None)
+    if span is None:
+        return None
+    first, last = span
+    rows_per_s = (last.rows - first.rows) / (last.at_s - first.at_s)
+    at_end = last if sample.ended_s is None else Done(sample.ended_s, sample.done[-1].rows)
+    lost_s = max(0.0, at_end.at_s - at_end.rows / rows_per_s)
+    run = sample.run / (sample.run + sample.reused)
+    return Pace(rows_per_s * run / sample.workers, lost_s) if run else None
+
+
+def _middle(sample: SampleResults) -> tuple[Done, Done]:
+    """Two times between which it had all that a worker runs at once: after the first rows that ended, and
+    before no row was left that could begin.
+    """
+    until_s = sample.done[-1].at_s if sample.stopped_s is None else sample.stopped_s
+    begun = [done for done in sample.done if done.at_s <= until_s] or [sample.done[0]]
+    share = MIDDLE[1] if sample.stopped_s is None else 1.0
+    low, high = MIDDLE[0] * begun[-1].rows, share * begun[-1].rows
+    first = next(done for done in begun if done.rows >= low)
+    within = [done for done in begun if done.rows <= high]
+    return first, within[-1] if within else first
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of all rows together, and of the sample's rows. `histogram`: rows by the least power of two that
+    their tokens do not exceed.
+    """
+
+    total: int
+    mean: float
+    p50: int
+    p95: int
+    most: int
+    histogram: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Prices of an hour of a worker's GPU, in any currency. None: not known."""
+
+    hour: float | None = None
+    spot_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    rows_to_run: int
+    rows_too_long: int | None  # None, like all that follows: not known yet
+    rows_failing: int | None  # too long ones included
+    prompt_tokens: Tokens | None
+    completion_tokens: Tokens | None
+    pace: Pace | None
+    eta_s: float | None  # None also where no worker is ready
+    workers_wanted: int | None  # to end within the window
+    worker_hours: float | None
+    cost: float | None
+    spot_cost: float | None
+
+    @property
+    def rows_per_worker_s(self) -> float | None:
+        return None if self.pace is None else self.pace.rows_per_s
+
+    @property
+    def saving(self) -> float | None:
+        if self.cost is None or self.spot_cost is None:
+            return None
+        return self.cost - self.spot_cost
+
+
+def estimate(
+    survey: Survey,
+    sample: SampleResults,
+    *,
+    workers: int,
+    within_s: float,
+    prices: Prices = Prices(),
+    recorded_rows_per_s: float | None = None,
+) -> Estimate:
+    """Estimates a run on `workers` that have nothing else to do. `recorded_rows_per_s`: the pace of a worker
+    of the model as it was last measured, for want of a sample.
+    """
+    rows = survey.rows_to_run(shares_answers=sample.reused > 0)
+    pace = pace_of(sample)
+    if pace is None and recorded_rows_per_s:
+        pace = Pace(recorded_rows_per_s)
+    share = {code: count / sample.run for code, count in sample.failures.items()} if sample.run else {}
+    hours = None if pace is None else pace.seconds(rows, 1) / HOUR_S
+    return Estimate(
+        rows_to_run=round(rows),
+        rows_too_long=round(rows * share.get(TOO_LONG, 0.0)) if sample.run else None,
+        rows_failing=round(rows * sum(share.values())) if sample.run else None,
+        prompt_tokens=_tokens(sample.prompt_tokens, sample, rows),
+        completion_tokens=_tokens(sample.completion_tokens, sample, rows),
+        pace=pace,
+        eta_s=pace.seconds(rows, workers) if pace is not None and workers else None,
+        workers_wanted=None if pace is None else pace.workers_for(rows, within_s),
+        worker_hours=hours,
+        cost=None if hours is None or prices.hour is None else hours * prices.hour,
+        spot_cost=None if hours is None or prices.spot_hour is None else hours * prices.spot_hour,
+    )
+
+
+def _tokens(counts: Sequence[int], sample: SampleResults, rows: float) -> Tokens | None:
+    """Tokens of `rows` rows, of which as many succeed as in the sample."""
+    if not counts:
+        return None
+    ordered = sorted(counts)
+    return Tokens(
+        total=round(rows * sum(counts) / sample.run),
+        mean=sum(counts) / len(counts),
+        p50=ordered[len(ordered) // 2],
+        p95=ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)],
+        most=ordered[-1],
+        histogram=dict(sorted(Counter(map(_bucket, counts)).items())),
+    )
+
+
+def _bucket(tokens: int) -> int:
+    return next((most for most in BUCKETS if tokens <= most), 1 << (tokens - 1).bit_length())
+
+
+def duplicates_among(counts: Mapping[int, int], rows: int, rows_read: int) -> int:
+    """Rows of an input that equal an earlier one, where of `rows_read` of its rows `counts` has how many
+    different ones were seen so often: {1: 90, 2: 5} are 90 rows seen once and 5 seen twice.
+
+    Exact where all rows were read. Else what was seen three times or more is taken to be as frequent
+    everywhere; and a pair is seen with the square of the share that was read, so there are more pairs by it.
+    """
+    if not rows_read:
+        return 0
+    scale = max(1.0, rows / rows_read)
+    frequent = sum(count * (times * scale - 1) for times, count in counts.items() if times > 2)
+    rare = counts.get(1, 0) + 2 * counts.get(2, 0)
+    pairs = min(counts.get(2, 0) * scale**2, rare * scale - (counts.get(1, 0) + counts.get(2, 0)))
+    return min(max(0, rows - 1), round(frequent + pairs))

@@ -1,0 +1,113 @@
+"""Sample jobs: a few rows of an input that workers run to tell what a job over all of it would take.
+
+A sample is a bulk job over a file that the service wrote, which calls no webhook and writes no output of its
+tenant's. It waits in the last class, and ends by itself: `LASTS_S` after its first row began.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.jobs import Job, JobSpec, JobState, JsonObject, NewJob
+from nightshift.jobs.capacity.estimates import Done, SampleResults
+from nightshift.jobs.files import File, FilePurpose, retry_input_id
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.admission import admit_stored
+from nightshift.lifecycle.submission import Submitter
+from nightshift.objectstore import ObjectInfo
+from nightshift.store import Transaction
+from nightshift.store.jobs.events import Event
+from nightshift.tenants.quotas import Quotas
+
+LASTS_S: Final = 60  # from its first claim; rows that have begun may end
+WAITS_S: Final = 600  # for a worker, and to end
+FILE_KEPT: Final = timedelta(hours=1)
+
+
+def as_sample(new: NewJob, about: JsonObject) -> NewJob:
+    """The sample job of a checked job. `about`: the estimate that it is for."""
+    id = new_id("job")
+    # How rows are run stays as it is; what would end the job early, or write more of it, does not.
+    options = replace(
+        new.spec.options,
+        reuse=None,
+        max_error_rate=None,
+        max_failed_rows=None,
+        max_tokens_total=None,
+        keep_columns=None,
+        input_format=None,
+        separator=None,
+    )
+    spec = JobSpec(
+        endpoint=new.spec.endpoint,
+        input=retry_input_id(id),
+        completion_window_s=WAITS_S,
+        max_runtime_s=LASTS_S,
+        capacity=new.spec.capacity,
+        options=options,
+        estimate=about,
+    )
+    return replace(
+        new, id=id, spec=spec, priority=PriorityClass.BACKGROUND, webhook_secret=None, stored_bytes=0
+    )
+
+
+def submit(
+    tx: Transaction, new: NewJob, stored: ObjectInfo, submitter: Submitter, quotas: Quotas, now: datetime
+) -> Job:
+    """Accepts a sample whose lines are stored. Raises UnknownModel, TooManyRequests."""
+    assert new.spec.input is not None, "a sample has a file"
+    assert stored.sha256 is not None, "`put` returns the sha256"
+    admit_stored(tx, new.tenant_id, quotas)
+    tx.files.insert(
+        File(
+            id=new.spec.input,
+            tenant_id=new.tenant_id,
+            purpose=FilePurpose.BATCH,
+            filename=f"sample_of_{new.id}.jsonl",
+            size_bytes=stored.size_bytes,
+            sha256=stored.sha256,
+            created_at=now,
+            expires_at=now + FILE_KEPT,
+        )
+    )
+    return submitter.submit_unread(tx, new, now).job
+
+
+def results_of(job: Job, rows: int, results: Iterable[RowResult], events: Sequence[Event]) -> SampleResults:
+    """The results of a sample job of so many rows that has ended."""
+    run, failures, reused = [], Counter[str](), 0
+    for result in results:
+        if result.is_reused:
+            reused += 1
+        elif result.succeeded:
+            run.append(result.usage)
+        else:
+            failures[str(result.body.get("error", {}).get("code") or result.status_code)] += 1
+
+    def since_start_s(at: datetime | None) -> float | None:
+        return None if at is None or job.started_at is None else (at - job.started_at).total_seconds()
+
+    counted = [event for event in events if event.type == "job.progress"]
+    done = [
+        Done(
+            since_start_s(event.created_at) or 0.0,
+            event.data["counts"]["succeeded"] + event.data["counts"]["failed"],
+        )
+        for event in counted
+    ]
+    return SampleResults(
+        rows=rows,
+        prompt_tokens=[usage.prompt_tokens for usage in run],
+        completion_tokens=[usage.completion_tokens for usage in run],
+        failures=failures,
+        reused=reused,
+        done=done,
+        worker_s=job.worker_time.total_s,
+        ended_s=since_start_s(job.finished_at) if job.state is JobState.SUCCEEDED else None,
+        stopped_s=since_start_s(job.stop_requested_at),
+    )
