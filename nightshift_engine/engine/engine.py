@@ -23,11 +23,11 @@ from ..core.kv_groups import BlockDemand
 from ..core.live_request import LiveRequest, ModelFacts, RequestLimits
 from ..core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from ..core.roofline import Roofline
-from ..core.sequence import Sequence
+from ..core.sequence import SampledRow, Sequence
 from ..core.speculation.speculator import Speculator
 from ..core.stats import EAGER_REASONS, EngineHistograms, EngineStats
 from ..core.steps import step_shape
-from ..errors import DuplicateRequest, GrammarFailed, UnsupportedAdapter
+from ..errors import DuplicateRequest, GrammarFailed
 from ..execution.device.devices import DeviceMemory, on_device
 from ..execution.model_runner import is_out_of_memory
 from ..loading.model import LoadedModel, load_model
@@ -36,19 +36,20 @@ from ..loading.weights import instruction_set
 from ..sampling.prompt_scores import PromptScores
 from ..sampling.sampler import Sampled, Sampler
 from ..text.tokenizer import Tokenizer
-from .adapters import AdapterLoader, load_new
 from .drafting import Drafting
-from .grammars import Grammars
-from .launched import LaunchedStep, Runner, sampled_rows
+from .launched import AdapterLoader, LaunchedStep, Runner
 from .reading import Reader
 
 if TYPE_CHECKING:  # needs llguidance
-    from ..guidance.compiler import RunAside
+    from ..guidance.compiler import GrammarCompiler, RunAside
 
 log = logging.getLogger(__name__)
 
 
 CPU = torch.device("cpu")
+
+COMPILE_WAIT_S = 0.01
+"""A step without other work waits so long for a grammar; what comes in meanwhile waits with it."""
 
 
 class Engine:
@@ -96,7 +97,9 @@ class Engine:
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
         self._reader = Reader(tokenizer, model.eos_token_ids, model.vocab_size)
-        self._grammars = Grammars(tokenizer, model)
+        self._grammars: GrammarCompiler | None = None  # at the first grammar
+        self._compile_aside: RunAside | None = None
+        self._uncompiled: dict[str, LiveRequest] = {}  # those that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else is_cuda
         self._drafting: Drafting | None = None
         if config.speculation == "auto" and not model.source_length:
@@ -168,7 +171,7 @@ class Engine:
 
     def compile_aside(self, run: RunAside) -> None:
         """Compiles grammars on these threads, where flows take turns; called before the first request."""
-        self._grammars.run_aside = run
+        self._compile_aside = run
 
     @property
     def model_id(self) -> str:
@@ -200,7 +203,10 @@ class Engine:
         limit = self.limits.token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
-        thought, compiling = self._reader.new_thought(request), self._grammars.compile(request)
+        thought, compiling = self._reader.new_thought(request), None
+        if request.grammar is not None:
+            salt, flow = request.cache_salt, request.flow
+            compiling = self._compiler().compile(request.grammar, cache_salt=salt, flow=flow)
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
@@ -232,7 +238,7 @@ class Engine:
     def step(self) -> list[Output]:
         """Advances every sequence that fits and returns what is new. A step that raises loses nothing."""
         self._take_inbox()
-        if self._grammars.waiting:
+        if self._uncompiled:
             self._take_compiled()
         if self._drafting is not None and self._drafting.is_due:
             self._settle()  # tokens are drafted after those that are known
@@ -289,7 +295,7 @@ class Engine:
         """Asserts that sequences, blocks and ids agree. Call it between steps."""
         self._batcher.check_integrity()
         inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
-        inside |= set(self._grammars.waiting)
+        inside |= set(self._uncompiled)
         assert inside == set(self._live), "the batcher holds other sequences than the engine"
         assert set(self._live) <= self._known_ids, "a live request is unknown"
 
@@ -322,13 +328,14 @@ class Engine:
         """Loads the adapters that have got a slot; leaves out chunks of those that cannot be."""
         if self._adapters is None:
             return chunks
-        load_new(self._adapters, self._batcher.adapters, self._device, self._give_up_adapter)
+        with on_device(self._device):
+            self._batcher.adapters.load_new(self._adapters.put, self._give_up_adapter)
         return [chunk for chunk in chunks if chunk.sequence.id in self._live]
 
-    def _give_up_adapter(self, name: str, error: UnsupportedAdapter) -> None:
+    def _give_up_adapter(self, name: str, reason: str) -> None:
         for sequence in self._batcher.running:
             if sequence.adapter == name:
-                self._outbox.append(self._fail(self._live[sequence.id], str(error)))
+                self._outbox.append(self._fail(self._live[sequence.id], reason))
 
     def _try_launch(self, chunks: list[Chunk]) -> LaunchedStep | None:
         """Launches a step; None if memory did not suffice, and smaller steps come next."""
@@ -358,7 +365,10 @@ class Engine:
         """
         launched_s, shape = time.perf_counter(), step_shape(chunks)
         sampled = [chunk for chunk in chunks if chunk.is_last]
-        rows = sampled_rows(sampled)
+        rows: list[SampledRow] = []
+        for chunk in sampled:
+            rows.append(chunk.sequence)
+            rows += chunk.draft
         starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
@@ -450,20 +460,38 @@ class Engine:
                 continue
             live.prompt_logprobs[start:] = logprobs
 
+    def _compiler(self) -> GrammarCompiler:
+        # Imported at the first grammar: without one, the engine runs where llguidance is not installed.
+        from ..guidance.compiler import GrammarCompiler
+
+        with self._inbox_lock:
+            if self._grammars is None:
+                vocab_size, eos = self._model.vocab_size, self._model.eos_token_ids
+                self._grammars = GrammarCompiler(self.tokenizer, vocab_size, eos, self._compile_aside)
+            return self._grammars
+
     def _take_compiled(self) -> None:
         """Admits sequences whose grammars are compiled; with nothing else to do, waits for one a moment."""
-        is_idle = self._in_flight is None and not self._batcher.has_work
-        for live, error in self._grammars.take_compiled(may_wait=is_idle):
-            if error is not None:
+        waiting = [(live, live.compiling) for live in self._uncompiled.values() if live.compiling is not None]
+        if self._in_flight is None and not self._batcher.has_work:
+            from ..guidance.compiler import wait_for_any
+
+            wait_for_any([compiling for _, compiling in waiting], COMPILE_WAIT_S)
+        for live, compiling in waiting:
+            try:
+                live.sequence.guide = compiling.guide()
+            except GrammarFailed as error:
                 self._outbox.append(self._refuse(live, str(error)))
-            else:
+                continue
+            if live.sequence.guide is not None:
+                del self._uncompiled[live.sequence.id]
                 self._admit(live)
 
     def _admit(self, live: LiveRequest) -> None:
         """Hands a new sequence to the batcher; a resumed one first repeats what it has."""
         self._live[live.sequence.id] = live
         if live.compiling is not None and live.sequence.guide is None:
-            self._grammars.waiting[live.sequence.id] = live
+            self._uncompiled[live.sequence.id] = live
             return
         self._batcher.add(live.sequence)
         if live.sequence.num_output_tokens:
@@ -526,7 +554,7 @@ class Engine:
     def _finish(self, live: LiveRequest, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
         live.count_end()
-        if self._grammars.waiting.pop(sequence.id, None) is None:
+        if self._uncompiled.pop(sequence.id, None) is None:
             self._batcher.remove(sequence)
         del self._live[sequence.id]
         with self._inbox_lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +10,6 @@ from typing import Protocol
 from torch import Tensor
 
 from ..core.roofline import Roofline
-from ..core.sequence import SampledRow
 from ..core.steps import Chunk, StepShape
 from ..sampling.prompt_scores import PromptScores
 from ..sampling.sampler import Choice
@@ -34,6 +34,17 @@ class Runner(Protocol):
 
     def check(self) -> None:
         """Raises what makes the logits given so far worthless, if there is something."""
+
+
+class AdapterLoader(Protocol):
+    """The adapters of a model; `loading.adapters.Adapters` are the real ones."""
+
+    num_slots: int
+    digests: Mapping[str, str]
+    """Digests that tell the numbers of adapters apart, by name."""
+
+    def put(self, slot: int, name: str) -> None:
+        """Loads an adapter into a slot, in place of what was there. Raises `UnsupportedAdapter`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +74,3 @@ class LaunchedStep:
         counts = (chunk.num_tokens + len(chunk.draft) for chunk in self.chunks)
         spans = zip(self.starts, counts, strict=True)
         return roofline.least_seconds(self.shape.tokens, self.shape.kv_tokens, self.num_rows, spans)
-
-
-def sampled_rows(sampled: Seq[Chunk]) -> list[SampledRow]:
-    """The rows of logits of chunks that have some: a sequence's own, then those of its drafted tokens."""
-    rows: list[SampledRow] = []
-    for chunk in sampled:
-        rows.append(chunk.sequence)
-        if chunk.draft:
-            rows += chunk.draft
-    return rows

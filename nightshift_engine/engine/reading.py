@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from ..core.live_request import LiveRequest
 from ..core.request import FinishReason, Request
-from ..text.thoughts import Thought, ThoughtFormat
+from ..text.thoughts import Thought
 from ..text.tokenizer import Tokenizer
 
 
@@ -16,7 +16,8 @@ class Reader:
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Collection[int], vocab_size: int) -> None:
         self._tokenizer, self._eos_token_ids = tokenizer, eos_token_ids
-        self._thought_format = _computed(tokenizer.thought_format, vocab_size)
+        format = tokenizer.thought_format  # unless the model does not compute its tokens
+        self._thought_format = format if format and max(format.closing_ids, default=0) < vocab_size else None
 
     def new_thought(self, request: Request) -> Thought | None:
         """The state of a request whose output may begin with a thought; None: it is all answer."""
@@ -79,8 +80,3 @@ class Reader:
                 live.end_thought()
                 live.text = tokenizer.answer_stream(token_ids, live.sequence.sampling.stop)
         return answer
-
-
-def _computed(format: ThoughtFormat | None, vocab_size: int) -> ThoughtFormat | None:
-    """A form of thoughts whose tokens the model computes; None for one that it does not."""
-    return format if format is not None and max(format.closing_ids, default=0) < vocab_size else None

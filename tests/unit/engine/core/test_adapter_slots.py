@@ -10,15 +10,15 @@ from nightshift_engine.core.order.aside import PASSES_ASIDE_MAX
 from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.errors import UnsupportedAdapter
 from tests.unit.engine.core.test_batcher import FakeModel, ids
 
 
 def load(slots: AdapterSlots) -> dict[str, int]:
     """The adapters that have got a slot, which are loaded now."""
-    new = slots.new
-    for adapter in new:
-        slots.note_loaded(adapter)
-    return new
+    loaded: dict[str, int] = {}
+    slots.load_new(lambda slot, name: loaded.update({name: slot}), lambda name, reason: None)
+    return loaded
 
 
 class AdaptedModel(FakeModel):
@@ -87,11 +87,12 @@ def test_an_adapter_in_use_keeps_its_slot() -> None:
 
 
 def test_one_that_could_not_be_loaded_frees_its_slot() -> None:
+    def put(slot: int, name: str) -> None:
+        raise UnsupportedAdapter(name, "it is gone")
+
     slots = AdapterSlots(1)
     slots.take("a")
-    assert slots.new
-    slots.give_back("a")
-    slots.forget("a")
+    slots.load_new(put, lambda name, reason: slots.give_back(name))
     assert slots.take("b") == 0
     assert load(slots) == {"b": 0}
 
