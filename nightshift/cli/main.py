@@ -7,9 +7,10 @@ import errno
 import importlib.metadata
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from nightshift.cli import conformance, dlq, jobs, models, webhooks, workers
 from nightshift.cli.admin import audit, keys, tenants, usage
@@ -23,8 +24,21 @@ from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, InvalidSett
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
 from nightshift.process.starting import bound_integers
 
+
+class Commands(TyperGroup):
+    """All commands. What is wrong with an option is said without pydantic's words before it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
 app = typer.Typer(
     name="nightshift",
+    cls=Commands,
     help="Self-hosted, queue-based batch inference: jobs in, one recorded result per row out.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -33,6 +33,9 @@ def add_adapter(
 
     Where that model is served, that is; whether they go together is found out as it is loaded.
     """
+    from nightshift.cli.demo import demo_model_path
+    from nightshift.process.settings import WorkerSettings
+
     if Adapter.read(f"{name}={base}+{path}") is None:
         raise ConfigurationError(f"{name!r} cannot be a name; take letters, digits, '.', '_', ':' and '-'")
     reference = find(f"{name}={base}+{path}").reference
@@ -40,6 +43,9 @@ def add_adapter(
     others = [line for line in read_added(places.data_dir) if model_id(line) != name]
     _write(places.data_dir, [*others, reference])
     say(f"{name} will be served where {model_id(base)} is, from the next start on")
+    named = split_adapters(WorkerSettings().models or (str(demo_model_path()),))[0]
+    if model_id(base) not in map(model_id, named):
+        say(f"NIGHTSHIFT_MODELS names no {model_id(base)}: name it there, or start with --model {base}")
 
 
 @app.command("remove-adapter")

@@ -118,13 +118,30 @@ def check_distinct(references: Sequence[str], lazy: Sequence[str] = ()) -> None:
             )
 
 
+def check_references(references: Sequence[str], lazy: Sequence[str] = ()) -> None:
+    """Raises ConfigurationError as `check_distinct` does, and for an adapter that is not named beside its
+    base, or is none that can be served. Whether it goes with the base is found out as it is loaded.
+    """
+    check_distinct(references, lazy)
+    pinned, adapters = split_adapters(references)
+    ids = {model_id(path_or_id) for path_or_id in pinned}
+    for adapter in (*split_adapters(lazy)[1], *adapters):
+        if model_id(adapter.base) not in ids or adapter not in adapters:
+            raise ConfigurationError(
+                f"The adapter {adapter.name!r} is for {adapter.base!r}, which is not among the models that "
+                "are loaded at start: name that one in NIGHTSHIFT_MODELS too, and the adapter there.",
+                param="MODELS",
+            )
+        _check_adapter(adapter)
+
+
 def find(name: str, *, may_download: bool = False) -> Checkpoint:
     """The checkpoint that a path or a hub id names. Raises ConfigurationError if it is absent or incomplete.
 
     `may_download`: a hub id need not be in the hub's cache yet.
     """
     if (adapter := Adapter.read(name)) is not None:
-        return _adapter(name, adapter)
+        return Checkpoint(name, False, _check_adapter(adapter), adapter)
     path = Path(name).expanduser()
     if path.is_dir():
         missing = list(problems(path))
@@ -145,7 +162,8 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
     return _on_the_hub(name, may_download)
 
 
-def _adapter(name: str, adapter: Adapter) -> Checkpoint:
+def _check_adapter(adapter: Adapter) -> Path:
+    """The adapter's directory. Raises ConfigurationError for what the file about it tells at once."""
     path = Path(adapter.path).expanduser()
     absent = [file for file in _ADAPTER_FILES if not (path / file).is_file()]
     if absent:
@@ -156,7 +174,18 @@ def _adapter(name: str, adapter: Adapter) -> Checkpoint:
         )
     if "," in adapter.reference:
         raise ConfigurationError(f"{path}: a comma in an adapter's path is not supported", param="model")
-    return Checkpoint(name, False, path.absolute(), adapter)
+    try:
+        config = json.loads((path / _ADAPTER_FILES[0]).read_bytes())
+        kind = "DORA" if config.get("use_dora") else config.get("peft_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigurationError(
+            f"adapter {adapter.name}: {path / _ADAPTER_FILES[0]} cannot be read: {error}", param="model"
+        ) from error
+    if kind != "LORA":
+        raise ConfigurationError(
+            f"adapter {adapter.name}: it is of the kind {kind}; only plain LORA is served", param="model"
+        )
+    return path.absolute()
 
 
 def problems(directory: Path) -> Iterator[str]:

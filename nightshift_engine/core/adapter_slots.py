@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from ..errors import UnsupportedAdapter
 
 
 class AdapterSlots:
@@ -36,19 +39,18 @@ class AdapterSlots:
             del self._users[adapter]
             self._idle[adapter] = None
 
-    @property
-    def new(self) -> dict[str, int]:
-        """The adapters, and their slots, that have got one and are still to be loaded into it."""
-        return dict(self._new)
-
-    def note_loaded(self, adapter: str) -> None:
-        """Notes that an adapter's slot holds its numbers."""
-        del self._new[adapter]
-
-    def forget(self, adapter: str) -> None:
-        """Frees the slot of an adapter that could not be loaded, and that no sequence uses."""
-        del self._idle[adapter], self._new[adapter]
-        self._free.append(self._slots.pop(adapter))
+    def load_new(self, put: Callable[[int, str], None], give_up: Callable[[str, str], None]) -> None:
+        """Has `put` load each adapter that has got a slot since. One for which it raises `UnsupportedAdapter`
+        loses that again, once `give_up` has ended its sequences. If it raises more, the next call goes on.
+        """
+        for name, slot in [*self._new.items()]:
+            try:
+                put(slot, name)
+            except UnsupportedAdapter as error:
+                give_up(name, str(error))
+                del self._idle[name]
+                self._free.append(self._slots.pop(name))
+            del self._new[name]
 
     def check_integrity(self, running: Counter[str]) -> None:
         """Asserts that the users are those that run, and that no slot has two adapters."""

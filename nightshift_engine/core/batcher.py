@@ -35,8 +35,9 @@ class Batcher:
       - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
         most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
         wide. The caller sees to it that each fits alone;
-      - a sequence whose adapter has no slot lets a bounded number of others pass, then none of its class,
-        until one is free: adapters that run lose theirs to a more urgent class alone;
+      - a sequence whose adapter has no slot lets a bounded number of others pass, then none of its class with
+        another adapter, until one is free. Sequences without adapters and more urgent classes never wait
+        for it: while these use all slots, it waits. Adapters that run lose theirs to these alone;
       - of the prompts of one class, running and waiting, the next is of the flow that has had least;
       - a flow whose turn it is gets a slot from one of its class that runs at least two sequences more, at
         the next step. The first of a flow never yields, so each flow advances; one that lost blocks so
@@ -92,7 +93,7 @@ class Batcher:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """Most urgent first; the order of admission is another (`order.py`)."""
+        """Most urgent first; the order of admission is another (`order/`)."""
         return sorted([*self._queue, *self._in_flight.parked], key=urgency)
 
     @property
@@ -484,6 +485,9 @@ class Batcher:
         """Whether its adapter has a slot or may have one: if need be that of one which only sequences of less
         urgent classes use, and they are preempted.
         """
+        claimed = self._queue.classes[sequence.rank].aside.claimed_adapter
+        if claimed is not None and claimed != adapter:
+            return False
         if self.adapters.may_take(adapter):
             return True
         users: dict[str, list[Sequence]] = {}

@@ -113,7 +113,7 @@ class WaitingInput:
     arrived_us: int
     flow: str = ""
     start: int = 0
-    """Among those of its class, lower ones go first (`FairTurns` of `nightshift_engine/core/order.py`)."""
+    """Among those of its class, lower ones go first (`FairTurns` of `core/order/turns.py`)."""
     queue: InputQueue | None = field(default=None, repr=False)
     """The queue in which it waits."""
 

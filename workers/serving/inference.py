@@ -165,7 +165,7 @@ class TextAnswer:
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         """Is told the tokens of its prompts before the first output."""
-        if self._request.prompt_logprobs_asked is not None or self._request.echoed(0):
+        if self._request.reads_prompts or self._request.echoed(0):
             self._prompts = [
                 Prompt(self._request, n, prompt, self._tokenizer) for n, prompt in enumerate(prompts)
             ]
@@ -197,7 +197,7 @@ class TextAnswer:
         first = prompt * self._per_prompt
         news: list[Progress] = []
         for number, choice in enumerate(self._choices[first : first + self._per_prompt], first):
-            if (is_read := self._request.is_scored_only) or choice.is_held:
+            if (is_read := self._request.is_read_only) or choice.is_held:
                 held, choice.held = choice.held, []
                 news.append(choice.show_prompt(number, is_end=is_read))
                 news += [self.take(number, later) for later in held]
@@ -219,7 +219,7 @@ class TextAnswer:
     def _result(self) -> Result:
         completions = [choice.completion for choice in self._choices]
         firsts: Sequence[Output | Completion] = completions[:: self._per_prompt]  # choices share their prompt
-        if self._request.prompt_logprobs_asked is not None:
+        if self._request.reads_prompts:
             firsts = [prompt.output for prompt in self._prompts if prompt.output is not None]
         usage = Usage(
             sum(first.num_prompt_tokens for first in firsts),
@@ -253,7 +253,7 @@ class Prompt:
         self.text = echoed if isinstance(echoed, str) else tokenizer.decode_whole(echoed[begins:])
         self.is_echoed = bool(echoed)
         self.output: Output | None = None
-        self._is_scored = request.prompt_logprobs_asked is not None
+        self._is_read = request.reads_prompts
         self._num_shown = request.prompt_logprobs_shown
         self._token_ids = token_ids
         self._spelled = tokenizer.token_bytes
@@ -263,7 +263,7 @@ class Prompt:
 
     @property
     def is_whole(self) -> bool:
-        return self.output is not None or not self._is_scored
+        return self.output is not None or not self._is_read
 
     def tokens(self, num_top: int) -> Iterator[tuple[int, TokenLogprobs | None]]:
         """The prompt's tokens with `num_top` alternatives each; nothing is known of the first."""

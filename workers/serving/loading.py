@@ -15,7 +15,7 @@ import transformers
 from safetensors import SafetensorError
 
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.checkpoints import Adapter, model_id, split_adapters
+from nightshift.fleet.checkpoints import Adapter, check_references, model_id, split_adapters
 from nightshift.process.settings import PREFIX, WorkerSettings
 from nightshift_engine import EngineConfig, EngineError
 from nightshift_engine.errors import RankLost
@@ -94,26 +94,13 @@ def _find_all(settings: WorkerSettings) -> list["_Checkpoint"]:
     """The checkpoints in the order of the settings, first those that are loaded at start."""
     pinned, adapters = split_adapters(settings.models)
     names = (*pinned, *settings.lazy_models)
-    _check_adapters(adapters, pinned)
-    _check_adapters(split_adapters(settings.lazy_models)[1], ())
+    check_references(settings.models, settings.lazy_models)
     configs = read_model_configs(settings.model_config_files, names)
     transformers.utils.logging.disable_progress_bar()
     return [
         _find(path_or_id, position, settings, configs.get(model_id(path_or_id)), adapters)
         for position, path_or_id in enumerate(names)
     ]
-
-
-def _check_adapters(adapters: Sequence[Adapter], pinned: Sequence[str]) -> None:
-    """Raises ConfigurationError for an adapter that is not named beside its base."""
-    ids = {model_id(path_or_id) for path_or_id in pinned}
-    for adapter in adapters:
-        if model_id(adapter.base) not in ids:
-            raise ConfigurationError(
-                f"The adapter {adapter.name!r} is for {adapter.base!r}, which is not among the models that "
-                "are loaded at start: name that one in NIGHTSHIFT_MODELS too, and the adapter there.",
-                param="MODELS",
-            )
 
 
 def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:

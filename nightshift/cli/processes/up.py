@@ -87,7 +87,7 @@ def up(
         tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in chosen)
         for chosen in (names, lazy_names)
     )
-    checkpoints.check_distinct(
+    checkpoints.check_references(
         [model.reference for model in models], [model.reference for model in lazy_models]
     )
     for checkpoint in (*models, *lazy_models):

@@ -47,6 +47,7 @@ def worker(
     from nightshift.cli.models import with_added
     from nightshift.cli.processes.worker_child import worker_children
     from nightshift.cli.session import data_settings
+    from nightshift.fleet.checkpoints import check_references
     from nightshift.process.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -55,6 +56,7 @@ def worker(
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
     models = with_added(settings.models, data_settings().data_dir)
+    check_references(models, settings.lazy_models)
     settings = settings.model_copy(update={"models": models})
     gpus = gpus_for(settings.device, settings.engine_tensor_parallel_size)
     keep_running(worker_children(settings, shares(workers or len(gpus) or 1, gpus)))

@@ -35,11 +35,10 @@ Ranking = Sequence[tuple[str, float]]
 """Labels and scores, in the order in which they are shown."""
 
 
-class ClassificationRequest(ScoringRequest):
-    """POST /v1/classifications. `input` is a text, a pair of texts or an image, or a list of these."""
+class ClassifyRequest(ScoringRequest):
+    """POST /v1/classify. `input` is a text, a pair of texts or an image, or a list of these."""
 
     input: Any
-    top_k: Count | None = None
 
     @field_validator("input")
     @classmethod
@@ -50,6 +49,12 @@ class ClassificationRequest(ScoringRequest):
     @property
     def texts(self) -> Sequence[ScoredText]:
         return texts_of(self.input)
+
+
+class ClassificationRequest(ClassifyRequest):
+    """POST /v1/classifications. `top_k` labels, the best first; by default all, in the model's order."""
+
+    top_k: Count | None = None
 
     @property
     def labels_max(self) -> int | None:

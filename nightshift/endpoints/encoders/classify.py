@@ -1,37 +1,12 @@
 """POST /classify, in vLLM's shape: the probabilities of all labels, in the model's order."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from pydantic import field_validator
 
 from nightshift.endpoints.answer_objects import ClassifiedList
-from nightshift.endpoints.encoders.classifications import Classifications, Ranking, texts_of
-from nightshift.endpoints.encoders.scoring import (
-    ScoredText,
-    ScoringRequest,
-    no_values,
-    packed,
-    usage_json,
-)
+from nightshift.endpoints.encoders.classifications import Classifications, ClassifyRequest, Ranking
+from nightshift.endpoints.encoders.scoring import no_values, packed, usage_json
 from nightshift.endpoints.results import Identity, Values
 from nightshift.jobs import JsonObject, Usage
-
-
-class ClassifyRequest(ScoringRequest):
-    """POST /v1/classify. `input` is as for /v1/classifications."""
-
-    input: Any
-
-    @field_validator("input")
-    @classmethod
-    def _input(cls, value: object) -> object:
-        texts_of(value)
-        return value
-
-    @property
-    def texts(self) -> Sequence[ScoredText]:
-        return texts_of(self.input)
 
 
 class Classify(Classifications):

@@ -288,7 +288,8 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
         for name in FIELDS if isinstance(data, dict) else ():
             if data.get(name) not in (None, False):
                 raise InvalidRequest(
-                    f"'{name}' is for POST /v1/responses alone: a job has its responses in its results.",
+                    f"'{name}' is for POST /v1/responses alone: a job has its responses in its results, so "
+                    "leave it out.",
                     param=name,
                     code="unsupported_parameter",
                 )

@@ -41,6 +41,7 @@ class Tools:
     must_call: bool
     is_parallel: bool  # several calls in one answer
     form: Guidance | None = None  # of an answer without calls, a JSON schema; None: any text
+    choice_field: str = "tool_choice"  # of the request; it says whether one is called
 
     @property
     def guidance(self) -> Guidance:

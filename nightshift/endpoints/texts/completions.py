@@ -112,11 +112,11 @@ class CompletionRequest(ChoicesRequest):
     def prompt_logprobs_asked(self) -> int | None:
         """The alternatives that the echo and `prompt_logprobs` ask for, whichever are more."""
         of_echo = self.logprobs if self.echo else None
-        counts = (self.prompt_logprobs, of_echo, 0 if self.is_scored_only else None)
+        counts = (self.prompt_logprobs, of_echo)
         return max((count for count in counts if count is not None), default=None)
 
     @property
-    def is_scored_only(self) -> bool:
+    def is_read_only(self) -> bool:
         return self.max_tokens == 0
 
     def echoed(self, prompt: int) -> str | Sequence[int]:

@@ -1,6 +1,7 @@
 """Functions of chats in OpenAI's old form, `functions` and `function_call`, as today's tools."""
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from nightshift.endpoints.requests import invalid_value
@@ -29,7 +30,8 @@ def functions_of(data: JsonObject) -> Tools | None:
         raise invalid_value("functions", "must be a list of functions")
     tools = [{"type": "function", "function": function} for function in functions]
     try:
-        return tools_of({"tools": tools, "tool_choice": _choice(choice), "parallel_tool_calls": False})
+        called = tools_of({"tools": tools, "tool_choice": _choice(choice), "parallel_tool_calls": False})
+        return called and replace(called, choice_field=OLD_FIELDS[1])
     except InvalidRequest as error:
         message = _in_old_words(error.message)
         raise InvalidRequest(message, param=_in_old_words(error.param or ""), code=error.code) from error

@@ -243,9 +243,14 @@ class GenerationRequest(ModelRequest):
         return self.prompt_logprobs_shown
 
     @property
-    def is_scored_only(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether its prompts are read, and nothing is generated."""
         return False
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether its prompts are computed by themselves, beside what is generated after them."""
+        return self.is_read_only or self.prompt_logprobs_asked is not None
 
     def echoed(self, prompt: int) -> str | Sequence[int]:
         """The text or the token ids that each answer to one of its prompts begins with."""

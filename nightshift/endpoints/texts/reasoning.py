@@ -21,6 +21,7 @@ RESERVED: Final = frozenset(
     }
 )
 """Arguments that the service itself gives to a template, or to the library that fills it."""
+ARGUMENTS_MAX: Final = 64
 
 
 class ThoughtFields(BaseModel):
@@ -49,7 +50,9 @@ class TemplateFields(BaseModel):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _shadow_nothing(cls, value: JsonObject | None) -> JsonObject | None:
-        """Raises InvalidRequest naming an argument that would replace one of the service's own."""
+        """Raises InvalidRequest for too many, or naming one that would replace one of the service's own."""
+        if len(value or ()) > ARGUMENTS_MAX:
+            raise invalid_value("chat_template_kwargs", f"at most {ARGUMENTS_MAX} arguments")
         for name in value or ():
             if name in RESERVED:
                 message = f"'{name}' cannot be set for the chat template: the service sets it itself"

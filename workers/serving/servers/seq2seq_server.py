@@ -38,7 +38,7 @@ class Seq2seqServer(TextServer):
         """Refuses what asks for a prompt's probabilities: a source has none. Raises InvalidRequest naming
         that field, or one whose language the model does not have, or lacks.
         """
-        if request.prompt_logprobs_asked is not None or request.echoed(0):
+        if request.reads_prompts or request.echoed(0):
             field = "echo" if request.prompt_logprobs_shown is None else "prompt_logprobs"
             raise InvalidRequest(
                 f"'{field}' is for decoders: '{self.model.id}' {self.model.kind.does}.",

@@ -213,17 +213,17 @@ class TextServer(ModelServer):
     def _read_stats(self) -> EngineStats:
         return self._engine.stats()
 
-    def _scoring(
+    def _readings(
         self,
         inference: Inference,
         prompts: Sequence[tuple[int, ...]],
         ids: Sequence[str],
         num_top: int | None,
     ) -> list[EngineRequest]:
-        """One engine request per prompt whose tokens are scored. Its choices find its KV, and may be resumed
-        without it. It generates a token, which is not shown.
+        """One engine request per prompt that is read by itself, and scored unless `num_top` is None. Its
+        choices find its KV, and may be resumed without it. It generates a token, which is not shown.
         """
-        if num_top is None:
+        if not ids:
             return []
         return [
             EngineRequest(
@@ -252,7 +252,7 @@ class TextServer(ModelServer):
         ids: Sequence[str],
     ) -> list[EngineRequest]:
         """One engine request per choice: those of a prompt share its KV, and each has its own seed."""
-        if request.is_scored_only:
+        if request.is_read_only:
             return []
         per_prompt = len(ids) // len(prompts)
         seeds_repeat = request.seed is not None
@@ -289,7 +289,7 @@ class TextServer(ModelServer):
         """Hands all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
         prompts, num_choices = self._prompts(inference, endpoint), request.num_choices
         sequences = self._sequences(inference, request, prompts, ids[:num_choices])
-        scoring = self._scoring(inference, prompts, ids[num_choices:], request.prompt_logprobs_asked)
+        readings = self._readings(inference, prompts, ids[num_choices:], request.prompt_logprobs_asked)
         added: list[str] = []
         try:
             earlier = self._so_far(inference, sequences)
@@ -300,12 +300,12 @@ class TextServer(ModelServer):
             resumed = [
                 _resumed(sequence, so_far) for sequence, so_far in zip(sequences, earlier, strict=True)
             ]
-            for sequence in [*scoring, *resumed]:
+            for sequence in [*readings, *resumed]:
                 self._engine.add(sequence)
                 added.append(sequence.id)
         except EngineRefusal as error:
             self._abort(added)
-            choice = len(added) - len(scoring)
+            choice = len(added) - len(readings)
             prompt = len(added) if choice < 0 else choice * len(prompts) // num_choices
             raise _Refused(prompt, error) from error
         except Exception:
@@ -445,10 +445,10 @@ class TextServer(ModelServer):
 
 
 def _sequence_ids(inference_id: str, num_choices: int, request: GenerationRequest) -> list[str]:
-    """An id per choice, then one per prompt that is scored."""
-    num_scored = 0 if request.prompt_logprobs_asked is None else request.num_prompts
+    """An id per choice, then one per prompt that is read."""
+    num_read = request.num_prompts if request.reads_prompts else 0
     ids = [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
-    return [*ids, *(f"{inference_id}/prompt{n}" for n in range(num_scored))]
+    return [*ids, *(f"{inference_id}/prompt{n}" for n in range(num_read))]
 
 
 def _progress(running: _Running, number: int, output: Output) -> Sequence[Progress]:

@@ -24,10 +24,11 @@ def writes_calls(template: str) -> bool:
 def check_template(template: str, conversation: Conversation, tools: Tools | None, field: str) -> None:
     """Raises InvalidRequest for what a template would leave out; `field` has the messages."""
     if tools is not None and not tools.must_call and not writes_calls(template):
+        choice = tools.choice_field
         raise InvalidRequest(
-            "How this model calls tools is not known. It can be made to call one: set 'tool_choice' to "
+            f"How this model calls tools is not known. It can be made to call one: set '{choice}' to "
             "'required' or to a function.",
-            param="tool_choice",
+            param=choice,
             code="unsupported_parameter",
         )
     if _has_calls(conversation.messages) and "tool_calls" not in template:

@@ -6,18 +6,19 @@ import pytest
 
 from nightshift_engine.core.adapter_slots import AdapterSlots
 from nightshift_engine.core.batcher import Batcher
-from nightshift_engine.core.order import PASSES_ASIDE_MAX
+from nightshift_engine.core.order.aside import PASSES_ASIDE_MAX
+from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.errors import UnsupportedAdapter
 from tests.unit.engine.core.test_batcher import FakeModel, ids
 
 
 def load(slots: AdapterSlots) -> dict[str, int]:
     """The adapters that have got a slot, which are loaded now."""
-    new = slots.new
-    for adapter in new:
-        slots.note_loaded(adapter)
-    return new
+    loaded: dict[str, int] = {}
+    slots.load_new(lambda slot, name: loaded.update({name: slot}), lambda name, reason: None)
+    return loaded
 
 
 class AdaptedModel(FakeModel):
@@ -86,11 +87,12 @@ def test_an_adapter_in_use_keeps_its_slot() -> None:
 
 
 def test_one_that_could_not_be_loaded_frees_its_slot() -> None:
+    def put(slot: int, name: str) -> None:
+        raise UnsupportedAdapter(name, "it is gone")
+
     slots = AdapterSlots(1)
     slots.take("a")
-    assert slots.new
-    slots.give_back("a")
-    slots.forget("a")
+    slots.load_new(put, lambda name, reason: slots.give_back(name))
     assert slots.take("b") == 0
     assert load(slots) == {"b": 0}
 
@@ -168,3 +170,35 @@ def test_an_adapter_that_one_as_urgent_uses_is_not_taken() -> None:
 
     assert model.waiting == ["urgent"]
     assert model.batcher.num_preemptions == 0
+
+
+@pytest.mark.parametrize("chat_adapter", [None, "a"])
+def test_an_overdue_row_that_waits_for_a_slot_holds_no_more_urgent_request(chat_adapter: str | None) -> None:
+    model = AdaptedModel(adapter_slots=1, slots=4)
+    model.add_adapted("long", "a", new=1000, priority="interactive")
+    model.step()
+    model.add_adapted("row", "b", priority="background", group="job")
+
+    for number in range(PASSES_BEFORE_OVERDUE + PASSES_ASIDE_MAX + 20):  # the last ones find it overdue
+        model.add_adapted(f"chat {number}", chat_adapter, new=1, priority="interactive")
+        assert f"chat {number}" in ids(model.step()), "it waits for the row"
+        model.step()
+
+    assert model.waiting == ["row"]
+    model.run()
+
+
+def test_rows_without_adapters_pass_one_that_waits_for_a_slot_as_often_as_there_are_some() -> None:
+    model = AdaptedModel(adapter_slots=1, slots=4)
+    model.add_adapted("long", "a", new=1000, priority="interactive")
+    model.step()
+    model.add_adapted("row", "b", priority="background", flow="one")
+    for number in range(3 * PASSES_ASIDE_MAX):
+        model.add_adapted(f"base {number}", None, new=1, priority="background", flow="other")
+
+    while len(model.finished) < 3 * PASSES_ASIDE_MAX:
+        model.step()
+
+    assert model.waiting == ["row"]
+    assert "long" not in model.finished
+    model.run()

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from nightshift_engine.core import batcher
-from nightshift_engine.core import order as queue
-from nightshift_engine.core import order as set_aside
+from nightshift_engine.core.order import aside, queue
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.core.steps import step_shape
@@ -41,9 +40,9 @@ class BatcherMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(batcher, "ADMISSION_GROUP_SHARE", 1)  # all slots but one may be held
         if is_impatient:  # so that few requests reach every limit
-            self.patch.setattr(set_aside, "SET_ASIDE_MAX", 2)
-            self.patch.setattr(set_aside, "TRIED_MAX", 2)
-            self.patch.setattr(set_aside, "PASSES_ASIDE_MAX", 2)
+            self.patch.setattr(aside, "SET_ASIDE_MAX", 2)
+            self.patch.setattr(aside, "TRIED_MAX", 2)
+            self.patch.setattr(aside, "PASSES_ASIDE_MAX", 2)
             self.patch.setattr(queue, "PASSES_BEFORE_DUE", 3)
             self.patch.setattr(queue, "DUE_EVERY", 2)
             self.patch.setattr(queue, "PASSES_BEFORE_OVERDUE", 4)

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from nightshift_engine.core import order as queue
-from nightshift_engine.core import order as row_order
-from nightshift_engine.core.order import DEPARTED_MAX, PASSES_BEFORE_OVERDUE
+from nightshift_engine.core.order import queue, rows
+from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE
+from nightshift_engine.core.order.turns import DEPARTED_MAX
 from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import FakeModel, ids
@@ -176,9 +176,9 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them(
     for number in range(10_000):
         model.add(str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
     looked_at: list[str] = []
-    tokens_to_come = row_order._tokens_to_come
+    tokens_to_come = rows._tokens_to_come
     monkeypatch.setattr(
-        row_order, "_tokens_to_come", lambda sequence: looked_at.append("") or tokens_to_come(sequence)
+        rows, "_tokens_to_come", lambda sequence: looked_at.append("") or tokens_to_come(sequence)
     )
 
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them(
 
 
 def test_rows_that_were_taken_are_not_held_while_others_wait() -> None:
-    order = row_order.RowOrder(block_size=4)
+    order = rows.RowOrder(block_size=4)
     waits = [waiting_row(number) for number in range(3)]
     for number in range(3, 10 * DEPARTED_MAX):
         taken = waiting_row(number)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core.batcher import NEW_TOKENS_BETWEEN_LOSSES
-from nightshift_engine.core.order import FairTurns, FlowOrder
+from nightshift_engine.core.order.turns import FairTurns, FlowOrder
 from tests.unit.engine.core.test_batcher import FakeModel, ids
 from tests.unit.engine.tiny.cases import pairwise
 

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightshift_engine.core.order import DEPARTED_MAX, STALE_MAX, FlowOrder, RankedHeap
+from nightshift_engine.core.order.turns import DEPARTED_MAX, STALE_MAX, FlowOrder, RankedHeap
 
 
 @given(st.lists(st.one_of(st.integers(0, 9), st.none()), max_size=60), st.randoms(use_true_random=False))

@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core import batcher
-from nightshift_engine.core import order as queue
-from nightshift_engine.core.order import (
-    PASSES_ASIDE_MAX,
-    PASSES_BEFORE_OVERDUE,
-    SET_ASIDE_MAX,
-    TRIED_MAX,
-    ClassQueue,
-    FairTurns,
-    WaitingQueue,
-)
+from nightshift_engine.core.order import FairTurns, WaitingQueue, queue
+from nightshift_engine.core.order.aside import PASSES_ASIDE_MAX, SET_ASIDE_MAX, TRIED_MAX
+from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE, ClassQueue
 from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import CLASSES, FakeModel, ids

@@ -9,6 +9,7 @@ from nightshift_engine import Engine
 from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.core.speculation.speculator import Speculator, _Draft
 from nightshift_engine.core.steps import StepShape
+from nightshift_engine.engine.drafting import Drafting
 from tests.unit.engine.tiny.decoders import VOCAB_SIZE
 
 
@@ -48,11 +49,15 @@ class OfFixedCost(Speculator):
 
 
 def with_fixed_cost(engine: Engine) -> Engine:
-    assert isinstance(engine._speculator, Speculator), "it drafts unless it is off"
-    engine._speculator = OfFixedCost()
-    return engine
+    assert engine._drafting is not None, "it drafts unless it is off"
+    return speculating(engine, OfFixedCost())
 
 
 def with_guesses(engine: Engine, answers: Mapping[str, Seq[int]], chance: random.Random) -> Engine:
-    engine._speculator = Guessing(answers, chance)
+    return speculating(engine, Guessing(answers, chance))
+
+
+def speculating(engine: Engine, speculator: Speculator) -> Engine:
+    """An engine that drafts with `speculator`, whatever its configuration says."""
+    engine._drafting = Drafting(speculator, engine._batcher, overlaps=engine._overlaps)
     return engine

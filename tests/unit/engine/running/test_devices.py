@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
-from nightshift_engine import engine as engine_module
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.live_request import ModelFacts
+from nightshift_engine.engine import engine as engine_module
 from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading import model as model_module

@@ -13,7 +13,13 @@ from nightshift_engine import Completion, Engine, Grammar, Request, SamplingPara
 from nightshift_engine.errors import InvalidConfig
 from tests.unit.engine.guidance.random_schemas import check, grammar_of, random_schema
 from tests.unit.engine.running.carrying import resumed, save
-from tests.unit.engine.running.guessing import Guessing, OfFixedCost, with_fixed_cost, with_guesses
+from tests.unit.engine.running.guessing import (
+    Guessing,
+    OfFixedCost,
+    speculating,
+    with_fixed_cost,
+    with_guesses,
+)
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
 from tests.unit.engine.running.test_overlap import CRAMPED, WatchedRunner, random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -161,7 +167,7 @@ def scripted(
 ) -> tuple[CountedRunner, list[Completion], Engine]:
     runner = CountedRunner(script)
     engine = engine_over(runner, load_tokenizer(str(llama)), **config)
-    engine._speculator = Guessing({r.id: script * 9 for r in requests}, random.Random(2), right=1.0)
+    speculating(engine, Guessing({r.id: script * 9 for r in requests}, random.Random(2), right=1.0))
     return runner, complete(engine, *requests), engine
 
 
@@ -198,7 +204,7 @@ def test_a_step_that_fails_loses_no_token(llama: Path) -> None:
     request = Request("a", [1], greedy(40))
     runner = CountedRunner([65, 66, 67])
     engine = engine_over(runner, load_tokenizer(str(llama)))
-    engine._speculator = Guessing({"a": [65, 66, 67] * 20}, random.Random(2), right=1.0)
+    speculating(engine, Guessing({"a": [65, 66, 67] * 20}, random.Random(2), right=1.0))
     engine.add(request)
     completions: dict[str, Completion] = {}
     for number in range(4):
@@ -218,8 +224,9 @@ def test_a_step_that_fails_loses_no_token(llama: Path) -> None:
 def test_steps_overlap_while_drafting_rests(llama: Path) -> None:
     runner = WatchedRunner(list(range(60, 100)))
     engine = engine_over(runner, load_tokenizer(str(llama)), overlap_steps=True)
-    engine._speculator = OfFixedCost()
-    engine._speculator._attempt_s = 0.001  # a tenth of a step
+    speculator = OfFixedCost()
+    speculator._attempt_s = 0.001  # a tenth of a step
+    speculating(engine, speculator)
     complete(engine, Request("a", [1], greedy(38)))
 
     assert engine.stats().num_drafts == 0

@@ -59,6 +59,11 @@ def test_what_makes_no_sense_ends_with_2(nightshift, command):
     assert nightshift(*command).code == 2
 
 
+def test_what_is_wrong_with_an_option_is_said_in_plain_words(nightshift):
+    err = nightshift("jobs", "list", "--created-after", "noon").err
+    assert "Invalid value for '--created-after': 'noon' does not match the formats" in err
+
+
 def test_looking_at_the_help_loads_nothing_heavy():
     heavy = ["sqlalchemy", "httpx", "celery", "pydantic", "boto3", "torch", "fastapi", "rich.progress"]
     program = f"import sys, nightshift.cli.main; print([m for m in {heavy} if m in sys.modules])"

@@ -12,7 +12,7 @@ def adapter(tmp_path: Path) -> Path:
     folder = tmp_path / "finetuned"
     folder.mkdir()
     for file in ("adapter_config.json", "adapter_model.safetensors"):
-        (folder / file).write_text("{}")
+        (folder / file).write_text('{"peft_type": "LORA"}')
     return folder
 
 
@@ -25,7 +25,9 @@ def add(nightshift, adapter, data_dir, name="sum", base="org/chat@main"):
 def test_an_adapter_that_was_added_is_served_beside_its_base_and_only_there(nightshift, adapter, tmp_path):
     ended = add(nightshift, adapter, tmp_path / "data")
 
-    assert (ended.code, ended.err) == (0, "sum will be served where org/chat is, from the next start on\n")
+    says, advises = ended.err.splitlines()
+    assert (ended.code, says) == (0, "sum will be served where org/chat is, from the next start on")
+    assert "NIGHTSHIFT_MODELS names no org/chat: name it there, or start with --model org/chat" in advises
     assert with_added(["org/chat"], tmp_path / "data") == ("org/chat", f"sum=org/chat+{adapter}")
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("data", "data/adapters")] == [0o700, 0o600]
     assert with_added(["other"], tmp_path / "data") == ("other",)
@@ -54,5 +56,8 @@ def test_what_is_no_adapter_is_refused(nightshift, adapter, tmp_path):
     ended = add(nightshift, adapter, tmp_path / "data")
     assert ended.code == 1
     assert "has no adapter_model.safetensors" in ended.err
+    (adapter / "adapter_model.bin").rename(adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "use_dora": true}')
+    assert "it is of the kind DORA; only plain LORA is served" in add(nightshift, adapter, tmp_path).err
     ended = add(nightshift, adapter, tmp_path / "data", name="a name")
     assert "'a name' cannot be a name" in ended.err

@@ -207,6 +207,7 @@ def test_an_argument_that_would_replace_one_of_the_services_is_refused_by_its_na
     ("field", "value"),
     [
         ("chat_template_kwargs", "enable_thinking"),
+        ("chat_template_kwargs", {f"name_{n}": 1 for n in range(65)}),
         ("thinking_token_budget", -1),
         ("thinking_token_budget", 1.5),
         ("include_reasoning", "perhaps"),

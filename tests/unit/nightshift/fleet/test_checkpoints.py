@@ -5,7 +5,14 @@ import pytest
 
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.checkpoints import Adapter, check_distinct, find, model_id, split_adapters
+from nightshift.fleet.checkpoints import (
+    Adapter,
+    check_distinct,
+    check_references,
+    find,
+    model_id,
+    split_adapters,
+)
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -148,7 +155,9 @@ def test_a_model_is_loaded_at_start_or_when_asked_for_and_not_both() -> None:
 
 
 def an_adapter(path: Path) -> Path:
-    return a_directory(path, "adapter_config.json", "adapter_model.safetensors")
+    directory = a_directory(path, "adapter_config.json", "adapter_model.safetensors")
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    return directory
 
 
 def test_an_adapter_is_served_under_the_name_that_it_is_given(tmp_path, monkeypatch):
@@ -172,6 +181,24 @@ def test_what_an_adapter_lacks_is_named(tmp_path):
     a_directory(tmp_path / "v3", "adapter_config.json", "adapter_model.bin")
     with pytest.raises(ConfigurationError, match=r"adapter sum: .*v3 has no adapter_model\.safetensors"):
         find(f"sum=org/chat+{tmp_path / 'v3'}")
+
+
+def test_adapters_are_named_beside_their_base_and_are_lora(tmp_path):
+    path = an_adapter(tmp_path / "v3")
+    named = f"sum=org/chat+{path}"
+    check_references(["org/chat", named], ["org/lazy"])
+    for references, lazy in (([named], []), (["org/a", named], ["org/chat"]), (["org/chat"], [named])):
+        with pytest.raises(ConfigurationError, match="not among the models that are loaded at start"):
+            check_references(references, lazy)
+    for text, says in (
+        ('{"peft_type": "LORA", "use_dora": true}', "it is of the kind DORA; only plain LORA is served"),
+        ('{"peft_type": "IA3"}', "it is of the kind IA3"),
+        ("[]", "adapter_config.json cannot be read"),
+        ("{", "adapter_config.json cannot be read"),
+    ):
+        (path / "adapter_config.json").write_text(text)
+        with pytest.raises(ConfigurationError, match=says):
+            check_references(["org/chat", named])
 
 
 def test_an_adapter_cannot_have_the_name_of_a_model(tmp_path):

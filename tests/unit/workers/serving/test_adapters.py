@@ -89,7 +89,11 @@ def test_a_name_that_is_neither_is_unknown(served: Models) -> None:
         (["sum=other+{adapter}"], [], "'sum' is for 'other', which is not among the models"),
         ([], ["{demo}"], "is for '{demo}', which is not among the models that are loaded at start"),
         (["{minilm}", "sum={minilm}+{adapter}"], [], "the adapter 'sum' is for it, and it makes embeddings"),
-        (["{demo}", "sum={demo}+{adapter}/gone"], [], "adapter 'sum' cannot be used: adapter_config.json"),
+        (
+            ["{demo}", "sum={demo}+{adapter}/gone"],
+            [],
+            "has no adapter_config.json and no adapter_model.safetensors",
+        ),
     ],
 )
 def test_an_adapter_that_cannot_be_served_is_named(

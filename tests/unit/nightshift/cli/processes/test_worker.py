@@ -369,6 +369,12 @@ def test_a_worker_without_a_model_is_refused(nightshift):
     )
 
 
+def test_a_worker_with_an_adapter_of_a_model_that_is_not_named_does_not_start(nightshift, tmp_path):
+    ended = nightshift("worker", "--model", "/models/chat", "--model", f"sum=other+{tmp_path}")
+    assert ended.code == 1
+    assert "'sum' is for 'other', which is not among the models that are loaded at start" in ended.err
+
+
 @pytest.mark.parametrize(
     ("otherwise", "is_well"),
     [

@@ -1,6 +1,7 @@
 """Functions of chats in OpenAI's old form: requests, messages, answers and streams."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ def test_functions_are_offered_as_tools_of_which_one_may_be_called():
         CHAT, tools=[{"type": "function", "function": WEATHER}], parallel_tool_calls=False
     ).callable_tools
 
-    assert a_request().callable_tools == a_request(function_call="auto").callable_tools == as_tools
+    assert as_tools is not None
+    in_old_words = replace(as_tools, choice_field="function_call")
+    assert a_request().callable_tools == a_request(function_call="auto").callable_tools == in_old_words
     assert a_request(function_call="none").callable_tools is None
     forced = a_request(function_call={"name": "weather"}).callable_tools
     assert forced is not None

@@ -77,6 +77,20 @@ def test_a_prompt_is_scored_without_generating(models: Models) -> None:
     assert choices(completion(models, echo=True, max_tokens=0).wait())[0]["text"] == PROMPT
 
 
+def test_an_echo_alone_scores_nothing_so_it_reuses_what_is_computed(models: Models) -> None:
+    long = "12345 " * 20
+    asks: dict[str, Any] = {"echo": True, "max_tokens": 0}
+    first = completion(models, long, **asks).wait()
+    again = completion(models, long, **asks, user="another").wait()
+    scored = completion(models, long, **asks, logprobs=0).wait()
+
+    assert [choices(answer)[0]["text"] for answer in (first, again)] == [long, long]
+    assert again.usage.cached_tokens > 0
+    assert scored.usage.cached_tokens == 0, "all of its tokens need logits"
+    assert {answer.usage.prompt_tokens for answer in (first, again, scored)} == {first.usage.prompt_tokens}
+    assert again.usage.completion_tokens == 0
+
+
 def test_token_ids_are_echoed_as_their_text(models: Models) -> None:
     ids, _ = reference(PROMPT)
     by_ids = choices(completion(models, ids, echo=True, logprobs=0).wait())[0]

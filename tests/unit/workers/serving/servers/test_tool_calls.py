@@ -146,12 +146,15 @@ def test_what_a_template_does_not_show_is_refused(models: Models) -> None:
     """The demo model's template knows no tools."""
     with pytest.raises(InvalidRequest) as auto:
         ask(models, max_tokens=None)
+    with pytest.raises(InvalidRequest) as old:
+        ask(models, max_tokens=None, tools=None, functions=[WEATHER["function"]])
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [{"role": "assistant", "tool_calls": [call]}]
     with pytest.raises(InvalidRequest) as calls:
         submit(models, "/v1/chat/completions", {"model": models.ids[0], "messages": messages})
 
     assert (auto.value.param, calls.value.param) == ("tool_choice", "messages")
+    assert (old.value.param, "set 'function_call' to" in old.value.message) == ("function_call", True)
 
 
 @pytest.mark.parametrize(

@@ -10,107 +10,46 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from .checkpoint.kinds import DECODER, require_kind
-from .core.batcher import Batcher, Chunk
-from .core.config import EngineConfig
-from .core.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
-from .core.kv_groups import BlockDemand
-from .core.live_request import LiveRequest, ModelFacts, RequestLimits
-from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
-from .core.roofline import Roofline
-from .core.sequence import SampledRow, Sequence
-from .core.speculation.speculator import Speculator
-from .core.stats import EAGER_REASONS, EngineHistograms, EngineStats
-from .core.steps import StepShape, step_shape
-from .errors import DuplicateRequest, GrammarFailed, UnsupportedAdapter
-from .execution.device.devices import DeviceMemory, on_device
-from .execution.model_runner import is_out_of_memory
-from .loading.model import LoadedModel, load_model
-from .loading.runner import make_runner
-from .loading.weights import instruction_set
-from .sampling.prompt_scores import PromptScores
-from .sampling.sampler import Choice, Sampled, Sampler
-from .text.thoughts import Thought, ThoughtFormat
-from .text.tokenizer import Tokenizer
+from ..checkpoint.kinds import DECODER, require_kind
+from ..core.batcher import Batcher, Chunk
+from ..core.config import EngineConfig
+from ..core.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
+from ..core.kv_groups import BlockDemand
+from ..core.live_request import LiveRequest, ModelFacts, RequestLimits
+from ..core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
+from ..core.roofline import Roofline
+from ..core.sequence import SampledRow, Sequence
+from ..core.speculation.speculator import Speculator
+from ..core.stats import EAGER_REASONS, EngineHistograms, EngineStats
+from ..core.steps import step_shape
+from ..errors import DuplicateRequest, GrammarFailed
+from ..execution.device.devices import DeviceMemory, on_device
+from ..execution.model_runner import is_out_of_memory
+from ..loading.model import LoadedModel, load_model
+from ..loading.runner import make_runner
+from ..loading.weights import instruction_set
+from ..sampling.prompt_scores import PromptScores
+from ..sampling.sampler import Sampled, Sampler
+from ..text.tokenizer import Tokenizer
+from .drafting import Drafting
+from .launched import AdapterLoader, LaunchedStep, Runner
+from .reading import Reader
 
 if TYPE_CHECKING:  # needs llguidance
-    from .guidance.compiler import Compiling, GrammarCompiler, RunAside
+    from ..guidance.compiler import GrammarCompiler, RunAside
 
 log = logging.getLogger(__name__)
 
 
 CPU = torch.device("cpu")
 
-PAUSE_S_MAX = 0.05
-"""A longer pause between steps had another reason than that tokens were drafted."""
 COMPILE_WAIT_S = 0.01
 """A step without other work waits so long for a grammar; what comes in meanwhile waits with it."""
-
-
-class Runner(Protocol):
-    """A model runner as the engine needs it; `ModelRunner` is the real one."""
-
-    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last, then its draft;
-        behind all of these the rows of the `num_scored` tokens of each.
-
-        `promised` are the tokens that the step before sampled; sequences with a promised token need them.
-        """
-
-    def clear_blocks(self, blocks: list[int]) -> None:
-        """Zeros blocks whose content is not finite."""
-
-    @property
-    def eager_steps(self) -> dict[str, int]:
-        """Steps that ran kernel by kernel although the device has graphs, by `EagerReason`."""
-
-    def check(self) -> None:
-        """Raises what makes the logits given so far worthless, if there is something."""
-
-
-class AdapterLoader(Protocol):
-    """The adapters of a model; `loading.adapters.Adapters` are the real ones."""
-
-    num_slots: int
-    digests: Mapping[str, str]
-    """Digests that tell the numbers of adapters apart, by name."""
-
-    def put(self, slot: int, name: str) -> None:
-        """Loads an adapter into a slot, in place of what was there. Raises `UnsupportedAdapter`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    """A step that the device computes."""
-
-    chunks: list[Chunk]
-    starts: list[int]
-    """The start of each chunk in its sequence."""
-    sampled: list[Chunk]
-    """Chunks with rows of logits: one, and one for each drafted token."""
-    choice: Choice
-    shape: StepShape
-    launched_s: float
-    """The time by the process's own clock."""
-    scores: PromptScores | None
-    """Log-probabilities of prompts that ask for them; None: none does."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of logits."""
-        return len(self.sampled) + self.num_drafted
-
-    @property
-    def num_drafted(self) -> int:
-        return sum(len(chunk.draft) for chunk in self.sampled)
 
 
 class Engine:
@@ -157,14 +96,15 @@ class Engine:
         )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
-        self._thought_format = _computed(tokenizer.thought_format, model.vocab_size)
+        self._reader = Reader(tokenizer, model.eos_token_ids, model.vocab_size)
         self._grammars: GrammarCompiler | None = None  # at the first grammar
         self._compile_aside: RunAside | None = None
-        self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
+        self._uncompiled: dict[str, LiveRequest] = {}  # those that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else is_cuda
-        may_draft = config.speculation == "auto" and not model.source_length
-        self._speculator = Speculator() if may_draft else None
-        self._in_flight: _Launched | None = None
+        self._drafting: Drafting | None = None
+        if config.speculation == "auto" and not model.source_length:
+            self._drafting = Drafting(Speculator(), self._batcher, overlaps=self._overlaps)
+        self._in_flight: LaunchedStep | None = None
         self._settled_s = 0.0
         self.made_by = MadeBy(
             model_id=model.id,
@@ -263,8 +203,7 @@ class Engine:
         limit = self.limits.token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
-        thought = self._new_thought(request)
-        compiling = None
+        thought, compiling = self._reader.new_thought(request), None
         if request.grammar is not None:
             salt, flow = request.cache_salt, request.flow
             compiling = self._compiler().compile(request.grammar, cache_salt=salt, flow=flow)
@@ -301,11 +240,11 @@ class Engine:
         self._take_inbox()
         if self._uncompiled:
             self._take_compiled()
-        if self._speculator is not None and self._speculator.is_due:
+        if self._drafting is not None and self._drafting.is_due:
             self._settle()  # tokens are drafted after those that are known
         chunks = self._load_adapters(self._batcher.plan())
-        if self._speculator is not None and chunks:
-            self._draft(self._speculator, chunks)
+        if self._drafting is not None and chunks:
+            self._drafting.draft(chunks, self._settled_s)
         launched = self._try_launch(chunks) if chunks else None
         self._settle()  # the step before, if it is still in flight: it was computed in the meantime
         self._in_flight = launched
@@ -329,6 +268,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Is called on the engine's thread, or between steps: it takes no lock."""
+        drafts = None if self._drafting is None else self._drafting.speculator
         return EngineStats(
             running=self._batcher.num_running,
             waiting=len(self._known_ids) - self._batcher.num_running,
@@ -346,9 +286,9 @@ class Engine:
             max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
             eager_steps=dict.fromkeys(EAGER_REASONS, 0) | self._runner.eager_steps,
             roofline_seconds=None if self._roofline is None else self._roofline_s,
-            num_drafts=0 if self._speculator is None else self._speculator.num_drafts,
-            num_draft_tokens=0 if self._speculator is None else self._speculator.num_draft_tokens,
-            num_accepted_tokens=0 if self._speculator is None else self._speculator.num_accepted_tokens,
+            num_drafts=0 if drafts is None else drafts.num_drafts,
+            num_draft_tokens=0 if drafts is None else drafts.num_draft_tokens,
+            num_accepted_tokens=0 if drafts is None else drafts.num_accepted_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -370,16 +310,6 @@ class Engine:
     def _adapter_digest(self, request: Request) -> str:
         return "" if request.adapter is None else self.limits.adapters[request.adapter]
 
-    def _new_thought(self, request: Request) -> Thought | None:
-        """The state of a request whose output may begin with a thought; None: it is all answer."""
-        format = self._thought_format if request.parts_thought else None
-        if format is None:
-            return None
-        spelled, budget = self.tokenizer.token_bytes, request.sampling.thinking_token_budget
-        is_guided = request.grammar is not None
-        thought = Thought(format, spelled, request.prompt_token_ids, budget, is_guided=is_guided)
-        return None if thought.is_over else thought
-
     def _take_inbox(self) -> None:
         """Applies what other threads asked for since the last step."""
         with self._inbox_lock:
@@ -395,36 +325,19 @@ class Engine:
         return outputs
 
     def _load_adapters(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Loads the adapters that have got a slot; one that cannot be ends the sequences that would run with
-        it, whose chunks are left out. If it raises, the next step loads what is still to be loaded.
-        """
-        slots = self._batcher.adapters
-        for name, slot in slots.new.items():
-            assert self._adapters is not None, "a sequence has an adapter"
-            try:
-                with on_device(self._device):
-                    self._adapters.put(slot, name)
-                slots.note_loaded(name)
-            except UnsupportedAdapter as error:
-                for sequence in self._batcher.running:
-                    if sequence.adapter == name:
-                        self._outbox.append(self._fail(self._live[sequence.id], str(error)))
-                slots.forget(name)
-                chunks = [chunk for chunk in chunks if chunk.sequence.adapter != name]
-        return chunks
+        """Loads the adapters that have got a slot; leaves out chunks of those that cannot be."""
+        if self._adapters is None:
+            return chunks
+        with on_device(self._device):
+            self._batcher.adapters.load_new(self._adapters.put, self._give_up_adapter)
+        return [chunk for chunk in chunks if chunk.sequence.id in self._live]
 
-    def _draft(self, speculator: Speculator, chunks: list[Chunk]) -> None:
-        """Adds drafted tokens to the chunks of a step just planned."""
-        is_due, begun_s = speculator.is_due, time.perf_counter()
-        for chunk, draft in speculator.draft(chunks, self._batcher.room_for_drafts(chunks)):
-            self._batcher.extend(chunk, draft)
-        if is_due:
-            now_s = time.perf_counter()
-            # Where steps overlap, the device waits since the last one, if there was one just now.
-            idle_s = now_s - self._settled_s if self._overlaps else 0.0
-            speculator.note_attempt(idle_s if 0.0 < idle_s < PAUSE_S_MAX else now_s - begun_s)
+    def _give_up_adapter(self, name: str, reason: str) -> None:
+        for sequence in self._batcher.running:
+            if sequence.adapter == name:
+                self._outbox.append(self._fail(self._live[sequence.id], reason))
 
-    def _try_launch(self, chunks: list[Chunk]) -> _Launched | None:
+    def _try_launch(self, chunks: list[Chunk]) -> LaunchedStep | None:
         """Launches a step; None if memory did not suffice, and smaller steps come next."""
         try:
             return self._launch(chunks)
@@ -445,7 +358,7 @@ class Engine:
         if too_large is not None and too_large.id in self._live:  # it may have ended with the step in flight
             self._outbox.append(self._fail(self._live[too_large.id], f"out of memory: {reason}"))
 
-    def _launch(self, chunks: list[Chunk]) -> _Launched:
+    def _launch(self, chunks: list[Chunk]) -> LaunchedStep:
         """Starts a step on the device, its sampling included; its tokens are promised from now on.
 
         If it raises, nothing has changed.
@@ -454,7 +367,8 @@ class Engine:
         sampled = [chunk for chunk in chunks if chunk.is_last]
         rows: list[SampledRow] = []
         for chunk in sampled:
-            rows += [chunk.sequence, *chunk.draft]
+            rows.append(chunk.sequence)
+            rows += chunk.draft
         starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
@@ -477,7 +391,8 @@ class Engine:
         for chunk in sampled:
             chunk.sequence.promise(row)
             row += 1 + len(chunk.draft)
-        return _Launched(chunks, starts, sampled, choice, shape, launched_s, scores)
+        num_drafted = len(rows) - len(sampled)
+        return LaunchedStep(chunks, starts, sampled, num_drafted, choice, shape, launched_s, scores)
 
     def _settle(self) -> None:
         """Reads the tokens of the step in flight, publishes its blocks, and reports what is new."""
@@ -486,32 +401,17 @@ class Engine:
             return
         result = step.choice.read()
         self._runner.check()
-        settled_s = time.perf_counter()
-        # A step launched before the last one was done began when that one was.
-        shape, seconds = step.shape, settled_s - max(step.launched_s, self._settled_s)
-        self._batcher.observe(shape, seconds)
-        self._settled_s = settled_s
+        self._observe(step)
         for chunk, start in zip(step.chunks, step.starts, strict=True):
             self._batcher.publish(chunk, start)
-        if self._speculator is not None and shape.tokens == step.num_rows:
-            self._speculator.observe(shape, seconds)
-        self._steps += 1
-        self._tokens_computed += shape.tokens
-        self.histograms.observe_step(len(step.chunks), shape.tokens)
-        if self._roofline is not None:
-            counts = (chunk.num_tokens + len(chunk.draft) for chunk in step.chunks)
-            spans = zip(step.starts, counts, strict=True)
-            self._roofline_s += self._roofline.least_seconds(
-                shape.tokens, shape.kv_tokens, step.num_rows, spans
-            )
         if step.scores is not None:
             self._take_scores(step.scores)
         row = 0
         for chunk in step.sampled:
             sequence = chunk.sequence
             sequence.num_promised -= 1
-            if chunk.draft:
-                self._take_drafted(chunk, result, row)
+            if chunk.draft and self._drafting is not None:
+                self._take_drafted(self._drafting, chunk, result, row)
                 row += 1 + len(chunk.draft)
                 continue
             live = self._live.get(sequence.id)
@@ -520,25 +420,34 @@ class Engine:
                 self._report(self._advance(live, result.tokens[row], result.logprobs.get(row)))
             row += 1
 
-    def _take_drafted(self, chunk: Chunk, result: Sampled, row: int) -> None:
+    def _observe(self, step: LaunchedStep) -> None:
+        """Counts a step that is done, and learns from the time that it took."""
+        settled_s = time.perf_counter()
+        # A step launched before the last one was done began when that one was.
+        shape, seconds = step.shape, settled_s - max(step.launched_s, self._settled_s)
+        self._settled_s = settled_s
+        self._batcher.observe(shape, seconds)
+        if self._drafting is not None and shape.tokens == step.num_rows:
+            self._drafting.speculator.observe(shape, seconds)
+        self._steps += 1
+        self._tokens_computed += shape.tokens
+        self.histograms.observe_step(len(step.chunks), shape.tokens)
+        if self._roofline is not None:
+            self._roofline_s += step.least_seconds(self._roofline)
+
+    def _take_drafted(self, drafting: Drafting, chunk: Chunk, result: Sampled, row: int) -> None:
         """Takes the tokens sampled for a chunk from `row` on, as long as each is the one drafted there."""
-        sequence, draft = chunk.sequence, chunk.draft
-        num_accepted, is_rejected = 0, False
-        for index in range(1 + len(draft)):
+        sequence = chunk.sequence
+        tokens = result.tokens[row : row + 1 + len(chunk.draft)]
+
+        def take(index: int) -> bool:
             live = self._live.get(sequence.id)
             if live is None or live.sequence is not sequence:
-                break
-            if index:
-                self._batcher.accept(sequence)
-                num_accepted += 1
-            token = result.tokens[row + index]
-            self._report(self._advance(live, token, result.logprobs.get(row + index)))
-            is_rejected = index < len(draft) and token != draft[index].token
-            if is_rejected:
-                break
-        if self._speculator is not None:
-            self._speculator.judge(sequence, len(draft), num_accepted, is_rejected=is_rejected)
-            self._tables.release_drafted(sequence)
+                return False
+            self._report(self._advance(live, tokens[index], result.logprobs.get(row + index)))
+            return sequence.id in self._live
+
+        drafting.verify(chunk, tokens, take)
 
     def _take_scores(self, scores: PromptScores) -> None:
         """Keeps log-probabilities of prompts. A preempted one computes some again."""
@@ -553,58 +462,50 @@ class Engine:
 
     def _compiler(self) -> GrammarCompiler:
         # Imported at the first grammar: without one, the engine runs where llguidance is not installed.
-        from .guidance.compiler import GrammarCompiler
+        from ..guidance.compiler import GrammarCompiler
 
         with self._inbox_lock:
             if self._grammars is None:
-                self._grammars = GrammarCompiler(
-                    self.tokenizer,
-                    self._model.vocab_size,
-                    self._model.eos_token_ids,
-                    self._compile_aside,
-                )
+                vocab_size, eos = self._model.vocab_size, self._model.eos_token_ids
+                self._grammars = GrammarCompiler(self.tokenizer, vocab_size, eos, self._compile_aside)
             return self._grammars
 
     def _take_compiled(self) -> None:
         """Admits sequences whose grammars are compiled; with nothing else to do, waits for one a moment."""
+        waiting = [(live, live.compiling) for live in self._uncompiled.values() if live.compiling is not None]
         if self._in_flight is None and not self._batcher.has_work:
-            from .guidance.compiler import wait_for_any
+            from ..guidance.compiler import wait_for_any
 
-            wait_for_any(self._uncompiled.values(), COMPILE_WAIT_S)
-        for id, compiling in list(self._uncompiled.items()):
-            live = self._live[id]
+            wait_for_any([compiling for _, compiling in waiting], COMPILE_WAIT_S)
+        for live, compiling in waiting:
             try:
                 live.sequence.guide = compiling.guide()
             except GrammarFailed as error:
                 self._outbox.append(self._refuse(live, str(error)))
                 continue
             if live.sequence.guide is not None:
-                del self._uncompiled[id]
+                del self._uncompiled[live.sequence.id]
                 self._admit(live)
 
     def _admit(self, live: LiveRequest) -> None:
         """Hands a new sequence to the batcher; a resumed one first repeats what it has."""
         self._live[live.sequence.id] = live
         if live.compiling is not None and live.sequence.guide is None:
-            self._uncompiled[live.sequence.id] = live.compiling
+            self._uncompiled[live.sequence.id] = live
             return
         self._batcher.add(live.sequence)
         if live.sequence.num_output_tokens:
             self._report(self._replay(live))
 
     def _replay(self, live: LiveRequest) -> Output | None:
-        """Turns a resumed sequence's tokens into text again, one by one, exactly as when they were new."""
-        sequence, earlier, text = live.sequence, live.sequence.output_token_ids, ""
-        del sequence.token_ids[sequence.num_prompt_tokens :]
-        for token in earlier:
-            sequence.token_ids.append(token)
-            try:
-                delta, reason = self._read(live, token)
-            except GrammarFailed as error:
-                return self._refuse(live, str(error))
-            text += delta
-            if reason is not None:
-                return self._finish(live, reason, text, sequence.output_token_ids)
+        """Turns a resumed sequence's tokens into text again."""
+        sequence, earlier = live.sequence, live.sequence.output_token_ids
+        try:
+            text, reason = self._reader.read_again(live)
+        except GrammarFailed as error:
+            return self._refuse(live, str(error))
+        if reason is not None:
+            return self._finish(live, reason, text, sequence.output_token_ids)
         return live.new_output(text, earlier)
 
     def _report(self, output: Output | None) -> None:
@@ -622,7 +523,7 @@ class Engine:
                 live.logprobs.append(logprobs)
             self._tokens_generated += 1
             live.count_token(self._settled_s)
-            text, reason = self._read(live, token)
+            text, reason = self._reader.read(live, token)
         except GrammarFailed as error:
             return self._refuse(live, str(error))
         except Exception as error:
@@ -631,43 +532,6 @@ class Engine:
         if reason is not None:
             return self._finish(live, reason, text, [token])
         return live.new_output(text, [token])
-
-    def _read(self, live: LiveRequest, token: int) -> tuple[str, FinishReason | None]:
-        """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
-        sequence, sampling, guide = live.sequence, live.sequence.sampling, live.sequence.guide
-        is_eos = token in self._model.eos_token_ids and (not sampling.ignore_eos or guide is not None)
-        is_guided = guide is not None and sequence.is_guided_next
-        answer = (token,) if is_eos or sequence.thought is None else self._part(live, sequence.thought, token)
-        if guide is not None and is_guided and answer:
-            guide.accept(token)
-        if is_eos or (answer and token in sampling.stop_token_ids):
-            live.end_token_id = token
-            return live.read_rest(), "stop"
-        text = ""
-        if not live.stays_unread:
-            may_stop = sequence.num_output_tokens > sampling.min_tokens
-            for known in answer:
-                text += live.text.push(known, look_for_stop=may_stop)
-            if live.text.is_stopped:
-                return text, "stop"
-        is_whole = guide is not None and guide.is_finished
-        if sequence.is_full or is_whole:
-            text += live.read_rest()
-            return text, "stop" if live.text.is_stopped or is_whole else "length"
-        return text, None
-
-    def _part(self, live: LiveRequest, thought: Thought, token: int) -> Seq[int]:
-        """Reads the newest token where it belongs to a thought. Returns the tokens that are of the answer."""
-        of_thought, answer = thought.push(token)
-        token_ids = live.sequence.token_ids
-        if of_thought and live.thought_text is None:
-            live.begin_thought(self.tokenizer.thought_stream(token_ids[: -len(of_thought)], thought.format))
-        if live.thought_text is not None:
-            live.thought_pieces += map(live.thought_text.push, of_thought)
-            if not thought.is_open:
-                live.end_thought()
-                live.text = self.tokenizer.answer_stream(token_ids, live.sequence.sampling.stop)
-        return answer
 
     def _fail(self, live: LiveRequest, reason: str) -> Output:
         """Ends one sequence the model failed on, and keeps its values out of reach of the others."""
@@ -696,8 +560,3 @@ class Engine:
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)
         return live.last_output(reason, text, token_ids)
-
-
-def _computed(format: ThoughtFormat | None, vocab_size: int) -> ThoughtFormat | None:
-    """A form of thoughts whose tokens the model computes; None for one that it does not."""
-    return format if format is not None and max(format.closing_ids, default=0) < vocab_size else None
