@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
@@ -79,6 +79,15 @@ def read_adapter(name: str, directory: str) -> StoredAdapter:
     modules, is_partial = config.get("target_modules"), any(map(config.get, _PARTIAL_FIELDS))
     in_every_layer = tuple(map(str, modules)) if isinstance(modules, list) and not is_partial else ()
     return StoredAdapter(_pairs(name, config, tensors), digest.hexdigest()[:16], in_every_layer)
+
+
+def stored_shapes(name: str, directory: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of an adapter's tensors, of which no more is read. Raises `UnsupportedAdapter`."""
+    try:
+        with safe_open(Path(directory) / WEIGHTS, "pt") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UnsupportedAdapter(name, f"{WEIGHTS} cannot be read: {error}") from error
 
 
 def _read(name: str, path: Path) -> bytes:
