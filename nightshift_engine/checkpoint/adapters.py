@@ -85,6 +85,7 @@ def read_adapter(name: str, directory: str) -> StoredAdapter:
 
 def stored_shapes(name: str, directory: str) -> dict[str, tuple[int, ...]]:
     """The shapes of an adapter's tensors, of which no more is read. Raises `UnsupportedAdapter`."""
+    _read(name, Path(directory) / CONFIG)  # a directory that is none is named as at load
     try:
         with safe_open(Path(directory) / WEIGHTS, "pt") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118

@@ -89,7 +89,7 @@ def test_slots_of_adapters_are_counted_beside_the_weights(max_loras: int, tmp_pa
 
 def test_an_adapter_without_a_file_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
     config = EngineConfig(str(demo_model_path()), device="cpu", adapters=(AdapterPath("sum", str(tmp_path)),))
-    with pytest.raises(UnsupportedAdapter, match=r"'sum' cannot be used: adapter_model\.safetensors"):
+    with pytest.raises(UnsupportedAdapter, match=r"'sum' cannot be used: adapter_config\.json"):
         generator_footprint(config, demo_model_path())
 
 
