@@ -1,7 +1,7 @@
 """LoRA adapters as PEFT saves them: `adapter_config.json` and `adapter_model.safetensors`.
 
-The names of fields are PEFT's. One that changes what is computed, and is not known here, is refused; fields
-about training are not read.
+The names of fields are PEFT's. One that changes what is computed is read or refused; fields about training,
+and those that other programs add, are not read.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
@@ -25,6 +25,8 @@ PREFIX = "base_model.model."
 """PEFT's, before the path of a module of the base."""
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base's weights as they are."""
+ALPHA_MAX = 1e9
+"""Larger ones are no scaling of numbers that are trained."""
 _PAIR = re.compile(r"(?P<path>.+)\.lora_(?P<which>[AB])\.weight")
 _REFUSED_FIELDS = (
     *("modules_to_save", "use_dora", "lora_bias", "use_qalora", "layer_replication", "target_parameters"),
@@ -66,7 +68,7 @@ def read_adapter(name: str, directory: str) -> StoredAdapter:
     raw_config, raw_weights = (_read(name, Path(directory) / file) for file in (CONFIG, WEIGHTS))
     try:
         config = json.loads(raw_config)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedAdapter(name, f"{CONFIG} is no JSON: {error}") from error
     if not isinstance(config, dict):
         raise UnsupportedAdapter(name, f"{CONFIG} holds no object")
@@ -79,6 +81,16 @@ def read_adapter(name: str, directory: str) -> StoredAdapter:
     modules, is_partial = config.get("target_modules"), any(map(config.get, _PARTIAL_FIELDS))
     in_every_layer = tuple(map(str, modules)) if isinstance(modules, list) and not is_partial else ()
     return StoredAdapter(_pairs(name, config, tensors), digest.hexdigest()[:16], in_every_layer)
+
+
+def stored_shapes(name: str, directory: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of an adapter's tensors, of which no more is read. Raises `UnsupportedAdapter`."""
+    _read(name, Path(directory) / CONFIG)  # a directory that is none is named as at load
+    try:
+        with safe_open(Path(directory) / WEIGHTS, "pt") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UnsupportedAdapter(name, f"{WEIGHTS} cannot be read: {error}") from error
 
 
 def _read(name: str, path: Path) -> bytes:
@@ -104,15 +116,19 @@ def _check_fields(name: str, config: Mapping[str, Any]) -> None:
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise UnsupportedAdapter(name, f"r must be an integer of at least 1, got {rank!r}")
     if not _is_number(alpha):
-        raise UnsupportedAdapter(name, f"lora_alpha must be a number, got {alpha!r}")
+        raise UnsupportedAdapter(name, f"lora_alpha must be a number up to {ALPHA_MAX:.0e}, got {alpha!r}")
     for field, is_valid in (("rank_pattern", _is_rank), ("alpha_pattern", _is_number)):
         pattern = config.get(field) or {}
         if not isinstance(pattern, dict) or not all(map(is_valid, pattern.values())):
             raise UnsupportedAdapter(name, f"{field} must hold numbers by module, got {pattern!r}")
+        try:
+            [re.compile(key) for key in pattern]
+        except re.error as error:
+            raise UnsupportedAdapter(name, f"{field} has a key that is no pattern: {error}") from error
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= ALPHA_MAX
 
 
 def _is_rank(value: object) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..checkpoint.adapters import StoredAdapter, read_adapter
+from ..checkpoint.adapters import StoredAdapter, read_adapter, stored_shapes
 from ..core.config import AdapterPath, EngineConfig
 from ..errors import InvalidConfig, UnsupportedAdapter
 from ..execution.decoder.adapters.memory import AdapterMemory, LowRank
@@ -45,6 +45,30 @@ class Adapters:
         self._memory.put(slot, updates)
 
 
+def adapter_bytes(config: EngineConfig, dtype: torch.dtype) -> int:
+    """The bytes of the slots of a model's adapters, from the headers of their files. Raises
+    `UnsupportedAdapter`.
+
+    An estimate: of layers that are packed together, those that no adapter changes have memory too.
+    """
+    rows, ranks = dict[str, int](), [RANK_STEP]
+    for adapter in config.adapters:
+        for key, shape in stored_shapes(adapter.name, adapter.path).items():
+            if len(shape) == 2:  # others are refused at load
+                is_a = key.endswith(".lora_A.weight")
+                rows[key] = shape[1] if is_a else shape[0]
+                ranks.append(shape[0] if is_a else shape[1])
+    return _num_slots(config) * _rounded_up(max(ranks)) * sum(rows.values()) * dtype.itemsize
+
+
+def _num_slots(config: EngineConfig) -> int:
+    return min(config.max_loras, len(config.adapters))
+
+
+def _rounded_up(rank: int) -> int:
+    return -(-rank // RANK_STEP) * RANK_STEP
+
+
 def load_adapters(
     config: EngineConfig, forward_pass: Any, weight_dtype: str, dtype: torch.dtype, device: torch.device
 ) -> Adapters | None:
@@ -67,7 +91,7 @@ def load_adapters(
         digests[adapter.name] = stored.digest
         changed.update(stored.pairs)
         rank = max(rank, *(len(pair.a) for pair in stored.pairs.values()))
-    num_slots, rank = min(config.max_loras, len(digests)), -(-rank // RANK_STEP) * RANK_STEP
+    num_slots, rank = _num_slots(config), _rounded_up(rank)
     try:
         memory = AdapterMemory(
             forward_pass.targets, sorted(changed), slots=num_slots, rank=rank, dtype=dtype, device=device

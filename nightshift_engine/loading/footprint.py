@@ -13,7 +13,8 @@ from ..checkpoint.stored_tensors import num_stored_elements
 from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
-from .narrow import is_kept
+from .adapters import adapter_bytes
+from .narrow import num_kept_bytes
 from .ranks.processes import rank_device
 
 _INPUTS_PER_PASS = {"cpu": 1_024, "cuda": 16_384}
@@ -62,7 +63,7 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
     return Footprint(
-        _weight_bytes(config, directory, text_config, dtype, device),
+        _weight_bytes(config, directory, hf_config, dtype, device) + adapter_bytes(config, dtype),
         largest_step_bytes(config, text_config, dtype, device),
         per_token,
         fixed_tokens or least_tokens,
@@ -71,17 +72,14 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
 
 
 def _weight_bytes(
-    config: EngineConfig, directory: Path, text_config: Any, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, directory: Path, hf_config: Any, dtype: torch.dtype, device: torch.device
 ) -> int:
     narrow = read_narrow(directory, config.model)
     if narrow is None:
-        stored = num_stored_elements(directory, config.model)
-        return _elements_held(stored, text_config, config.tensor_parallel_size) * dtype.itemsize
+        stored, size = num_stored_elements(directory, config.model), config.tensor_parallel_size
+        return _elements_held(stored, hf_config.get_text_config(), size) * dtype.itemsize
     others = num_stored_elements(directory, config.model, without=narrow.parts)
-    return others * dtype.itemsize + sum(
-        weight.num_bytes if is_kept(weight, device) else weight.num_elements * dtype.itemsize
-        for weight in narrow.weights.values()
-    )
+    return others * dtype.itemsize + num_kept_bytes(narrow, hf_config, dtype, device)
 
 
 def _elements_held(stored: int, text_config: Any, size: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ..checkpoint.files import read_object
 from ..checkpoint.narrow.schemes import Scheme
@@ -132,15 +132,22 @@ def move_held(model: Any, device: torch.device) -> None:
             hold_weight(module, "weight", HeldNarrow(weight.to(device)), like)
 
 
-def is_kept(weight: NarrowTensor, device: torch.device) -> bool:
-    """Whether a layer computes with a weight as it is stored, on a device that has our kernels.
+def num_kept_bytes(narrow: NarrowCheckpoint, hf_config: Any, dtype: torch.dtype, device: torch.device) -> int:
+    """The bytes that narrow weights take once they are loaded: as they are stored where a layer holds one and
+    this machine has a kernel for it, else in `dtype`.
 
-    An estimate from its name and layout, before the model is there.
+    An estimate: layers that are packed together may differ. `hf_config` loses its quantisation.
     """
-    is_of_layer = len(weight.shape) == 2 and ".experts." not in weight.name
-    if not is_of_layer or weight.code not in HELD_CODES or weight.scheme.format.act_order:
-        return False
-    return load_kernels("linear", FIXED_ORDER) is not None if device.type == "cpu" else has_triton()
+    forget_quantization(hf_config)
+    with torch.device("meta"):
+        held = _held(narrow, AutoModelForCausalLM.from_config(hf_config))
+    has_kernels = load_kernels("linear", FIXED_ORDER) is not None if device.type == "cpu" else has_triton()
+    if not has_kernels or narrow.scheme.format.act_order:
+        held = set()
+    return sum(
+        weight.num_bytes if weight.name in held else weight.num_elements * dtype.itemsize
+        for weight in narrow.weights.values()
+    )
 
 
 def has_triton() -> bool:

@@ -20,7 +20,7 @@ from ..checkpoint.narrow.tensors import read_narrow
 from ..checkpoint.stored_tensors import check_stored_tensors
 from ..core.config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
-from ..execution.device.held_weights import held_bytes
+from ..execution.device.held_weights import held_bytes, held_weights, narrow_of
 from ..execution.linears.native import has_tiles
 from ..execution.linears.packing import fastest_dtype
 from ..text.tokenizer import Tokenizer
@@ -274,9 +274,19 @@ def instruction_set(device: str) -> str:
 
 
 def weight_not_finite(model: Any) -> str | None:
-    """The first weight of a model with values that are no finite numbers, if there is one."""
-    weights = model.named_parameters()
-    return next((name for name, weight in weights if not weight.isfinite().all()), None)
+    """The first weight of a model with values that are no finite numbers, if there is one.
+
+    What narrow weights stand for is looked at; other weights that are held in parts are left out.
+    """
+    for path, module in model.named_modules():
+        held, narrow = held_weights(module), narrow_of(module)
+        for name, weight in module.named_parameters(recurse=False):
+            if name in held and narrow is None:
+                continue
+            numbers = narrow.dequantized(weight.dtype) if narrow is not None and name in held else weight
+            if not numbers.isfinite().all():
+                return f"{path}.{name}" if path else name
+    return None
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:

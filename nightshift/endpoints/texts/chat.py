@@ -267,8 +267,8 @@ class Chat(ChoicesEndpoint):
     def chunk_delta(self, text: str) -> JsonObject:
         return {"delta": {"content": text}}
 
-    def chunk_reasoning(self, text: str) -> JsonObject:
-        return {"delta": _thought(text)}
+    def chunk_reasoning(self, text: str) -> Sequence[JsonObject]:
+        return [{"delta": _thought(text)}]
 
     def chunk_closing(self) -> JsonObject:
         return {"delta": {}}

@@ -104,9 +104,9 @@ class ChoicesEndpoint(TextEndpoint):
         """A choice's thought, likewise."""
         return ""
 
-    def chunk_reasoning(self, text: str) -> JsonObject:
-        """A streamed choice's fields for new text of its thought."""
-        raise NotImplementedError(f"{self} parts no thoughts")
+    def chunk_reasoning(self, text: str) -> Sequence[JsonObject]:
+        """A streamed choice's fields for new text of its thought, one chunk each."""
+        return ()
 
     @abstractmethod
     def chunk_closing(self) -> JsonObject:
@@ -208,7 +208,7 @@ class Chunks(AnswerEvents):
         return [self._piece(choice, held)]
 
     def reasoning(self, choice: int, text: str) -> Sequence[StreamEvent]:
-        return [self._choice(choice, self.endpoint.chunk_reasoning(text))]
+        return [self._choice(choice, says) for says in self.endpoint.chunk_reasoning(text)]
 
     @property
     def _holds_last(self) -> bool:

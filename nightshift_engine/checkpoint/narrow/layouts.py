@@ -48,8 +48,8 @@ def gptq(parts: Parts, format: Format) -> NarrowWeight:
     if n % per_word:
         raise ValueError(f"qweight has {n} outputs, whose zero points fill no words of {per_word}")
     size, groups = _groups(k, format)
-    scales = _shaped(parts, "scales", (groups, n)).T.contiguous()
-    zeros = _unpacked(_shaped(parts, "qzeros", (groups, n // per_word)), format.bits).T
+    scales = _scales(parts, "scales", (groups, n)).T.contiguous()
+    zeros = _unpacked(_shaped(parts, "qzeros", (groups, n // per_word), torch.int32), format.bits).T
     zeros = zeros.to(torch.int16) + (format.zero_added - (1 << (format.bits - 1)))
     index = _column_groups(parts, "g_idx", k, size, groups, format)
     codes, code = _signed(words.T.contiguous(), format.bits)
@@ -65,8 +65,8 @@ def awq(parts: Parts, format: Format) -> NarrowWeight:
     words = _part(parts, "qweight", torch.int32, 2)
     k, n = len(words), 8 * words.shape[1]
     size, groups = _groups(k, format)
-    scales = _shaped(parts, "scales", (groups, n)).T.contiguous()
-    zeros = _interleaved(_shaped(parts, "qzeros", (groups, n // 8))).T.to(torch.int16) - 8
+    scales = _scales(parts, "scales", (groups, n)).T.contiguous()
+    zeros = _interleaved(_shaped(parts, "qzeros", (groups, n // 8), torch.int32)).T.to(torch.int16) - 8
     codes = pack_halves(_interleaved(words).T.contiguous())
     return NarrowWeight("int4", codes, scales, zeros.contiguous(), size)
 
@@ -86,7 +86,7 @@ def packed(parts: Parts, format: Format) -> NarrowWeight:
             f"weight_shape {parts['weight_shape'].tolist()} is not that of weight_packed {[n, k]}"
         )
     size, groups = _groups(k, format)
-    scales = _shaped(parts, "weight_scale", (n, groups))
+    scales = _scales(parts, "weight_scale", (n, groups))
     zeros = None
     if "weight_zero_point" in parts:
         stored = _shaped(parts, "weight_zero_point", (-(-n // per_word), groups), torch.int32)
@@ -110,7 +110,8 @@ def plain(parts: Parts, format: Format) -> NarrowWeight:
     name = next((name for name in ("weight_scale", "weight_scale_inv") if name in parts), None)
     if name is None:
         raise ValueError(f"weight is stored as {_said(codes.dtype)} and has no weight_scale beside it")
-    stored = _powers_of_two(parts[name])
+    code: Code = "int8" if codes.dtype == torch.int8 else "fp8"
+    stored = _floating(name, parts[name] if code == "int8" else _powers_of_two(parts[name]))
     size, (rows, groups) = k, (n, 1)
     if format.block is not None:
         size = format.block[1]
@@ -125,11 +126,11 @@ def plain(parts: Parts, format: Format) -> NarrowWeight:
     zeros = None
     if "weight_zero_point" in parts:
         given = parts["weight_zero_point"]
-        if given.numel() not in (1, n * groups):
-            raise ValueError(f"weight_zero_point is {list(given.shape)}, not {[n, groups]}")
+        if given.numel() not in (1, n * groups) or given.dtype != torch.int8:
+            shown = f"{_said(given.dtype)} {list(given.shape)}"
+            raise ValueError(f"weight_zero_point is {shown}, not int8 {[n, groups]}")
         given = given.to(torch.int16).reshape((1, 1) if given.numel() == 1 else (n, groups))
         zeros = given.expand(n, groups)
-    code: Code = "int8" if codes.dtype == torch.int8 else "fp8"
     return NarrowWeight(code, codes, scales.contiguous(), zeros, size)
 
 
@@ -152,8 +153,16 @@ def _powers_of_two(scales: Tensor) -> Tensor:
         scales = scales.view(torch.uint8)
     if scales.dtype == torch.uint8:
         return torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.to(torch.int32) - 127)
+    return scales
+
+
+def _scales(parts: Parts, name: str, shape: tuple[int, ...]) -> Tensor:
+    return _floating(name, _shaped(parts, name, shape))
+
+
+def _floating(name: str, scales: Tensor) -> Tensor:
     if not scales.is_floating_point():
-        raise ValueError(f"its scales are stored as {_said(scales.dtype)}")
+        raise ValueError(f"{name} is stored as {_said(scales.dtype)}, not as floating-point numbers")
     return scales
 
 
@@ -212,7 +221,8 @@ def _shaped(parts: Parts, name: str, shape: tuple[int, ...], dtype: torch.dtype 
         raise ValueError(f"{name} is missing")
     tensor = parts[name]
     if tuple(tensor.shape) != shape or (dtype is not None and tensor.dtype != dtype):
-        raise ValueError(f"{name} is {_said(tensor.dtype)} {list(tensor.shape)}, not {list(shape)}")
+        wanted = list(shape) if dtype is None else f"{_said(dtype)} {list(shape)}"
+        raise ValueError(f"{name} is {_said(tensor.dtype)} {list(tensor.shape)}, not {wanted}")
     return tensor
 
 

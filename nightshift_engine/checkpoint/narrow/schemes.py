@@ -9,7 +9,6 @@ from typing import Any
 from ...errors import UnsupportedModel
 from .layouts import Format, Layout, awq, gptq, mxfp4, packed, plain
 
-METHODS = ("compressed-tensors", "fp8", "fbgemm_fp8", "gptq", "awq", "mxfp4")
 _GROUP_SIZE_MAX = 1 << 20
 _CT_LAYOUTS: dict[str, tuple[str, Layout]] = {
     "pack-quantized": (".weight_packed", packed),
@@ -18,11 +17,36 @@ _CT_LAYOUTS: dict[str, tuple[str, Layout]] = {
     "naive-quantized": (".weight", plain),
 }
 
-_CT_FIELDS = {
-    *("quant_method", "format", "quantization_status", "config_groups", "ignore", "sparsity_config"),
-    *("kv_cache_scheme", "global_compression_ratio", "version"),
+_FIELDS = {
+    "compressed-tensors": (
+        *("format", "config_groups", "ignore", "sparsity_config", "kv_cache_scheme"),
+        *("quantization_status", "global_compression_ratio", "version", "run_compressed"),
+    ),
+    "fp8": (
+        *("fmt", "weight_block_size", "activation_scheme", "scale_fmt", "modules_to_not_convert"),
+        *("modules_to_convert", "ignored_layers", "dequantize", "is_checkpoint_fp8_serialized"),
+    ),
+    "fbgemm_fp8": ("activation_scale_ub", "modules_to_not_convert"),
+    "mxfp4": ("modules_to_not_convert", "dequantize"),
+    "gptq": (
+        *("bits", "group_size", "desc_act", "sym", "checkpoint_format", "format", "dynamic", "lm_head"),
+        *("pack_dtype", "static_groups", "modules_in_block_to_quantize", "is_marlin_format"),
+        *("true_sequential", "damp_percent", "damp_auto_increment", "mse", "act_group_aware", "dataset"),
+        *("tokenizer", "batch_size", "model_seqlen", "max_input_length", "pad_token_id", "use_cuda_fp16"),
+        *("block_name_to_quantize", "module_name_preceding_first_block", "cache_block_outputs", "backend"),
+        *("use_exllama", "disable_exllama", "exllama_config", "cache_examples_on_gpu", "meta", "quantizer"),
+        *("model_name_or_path", "model_file_base_name", "modules_to_not_convert", "version"),
+        *("autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "train_bs", "amp"),
+        *("enable_minmax_tuning", "enable_quanted_input", "gradient_accumulate_steps", "low_gpu_mem_usage"),
+    ),
+    "awq": (
+        *("bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format", "backend"),
+        *("modules_to_not_convert", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"),
+    ),
 }
-"""Fields that are read, or that change no number."""
+"""Fields that are read, or that change no number, by method. Those of the modules that are left need no
+reading: the files tell them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +75,7 @@ def read_scheme(config: Any, name: str) -> Scheme:
     try:
         if not isinstance(config, Mapping):
             raise ValueError(f"it is {config!r}, no object")
+        _check_fields(config)
         match method := config.get("quant_method", "of no name"):
             case "gptq":
                 return _gptq(config)
@@ -65,10 +90,18 @@ def read_scheme(config: Any, name: str) -> Scheme:
             case "mxfp4":
                 return Scheme("mxfp4", "_blocks", mxfp4, Format(4, 32), is_transposed=True)
             case _:
-                raise ValueError(f"quant_method is {method!r}; read are {', '.join(METHODS)}")
+                raise ValueError(f"quant_method is {method!r}; read are {', '.join(_FIELDS)}")
     except ValueError as error:
         instead = "serve the checkpoint it was made from; weight_dtype rounds such weights at load"
         raise UnsupportedModel(name, f"it is quantised (quantization_config: {error}); {instead}") from error
+
+
+def _check_fields(config: Mapping[str, Any]) -> None:
+    """Raises ValueError naming a field that is set, and would be ignored."""
+    known = _FIELDS.get(method) if isinstance(method := config.get("quant_method"), str) else None
+    unknown = () if known is None else sorted(config.keys() - {*known, "quant_method"}, key=str)
+    if (field := next((field for field in unknown if config[field]), None)) is not None:
+        raise ValueError(f"{field} is {config[field]!r}, which is not read")
 
 
 def _gptq(config: Mapping[str, Any]) -> Scheme:
@@ -78,6 +111,8 @@ def _gptq(config: Mapping[str, Any]) -> Scheme:
         raise ValueError(f"checkpoint_format is {made!r}; read are gptq and gptq_v2")
     if config.get("dynamic"):
         raise ValueError("dynamic gives modules settings of their own")
+    if config.get("is_marlin_format") or config.get("pack_dtype", "int32") != "int32":
+        raise ValueError("weights are packed otherwise than in int32 (is_marlin_format, pack_dtype)")
     format = Format(bits, _group_size(config), act_order, zero_added=int(made == "gptq"))
     return Scheme(f"gptq int{bits}", ".qweight", gptq, format)
 
@@ -99,8 +134,6 @@ def _fp8(config: Mapping[str, Any]) -> Scheme:
 
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Scheme:
-    if unknown := sorted(field for field in config.keys() - _CT_FIELDS if config[field]):
-        raise ValueError(f"{unknown[0]} is set, which is not read")
     sparsity = config.get("sparsity_config") or {}
     if isinstance(sparsity, Mapping) and sparsity.get("format", "dense") != "dense":
         raise ValueError(f"sparsity_config has the format {sparsity['format']!r}")

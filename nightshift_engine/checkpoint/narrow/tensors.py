@@ -74,7 +74,7 @@ def read_narrow(directory: Path, name: str) -> NarrowCheckpoint | None:
     stored = {tensor.name: tensor for tensor in stored_tensors(directory, name)}
     weights = [_narrow_tensor(tensor, stored, scheme, name) for tensor in _anchors(stored.values(), scheme)]
     if not weights:
-        reason = f"its files have no tensor ...{scheme.anchor} of {scheme.method}, as config.json says"
+        reason = f"its files have no tensor *{scheme.anchor} of {scheme.method}, as config.json says"
         raise UnsupportedModel(name, reason)
     of_inputs = (name for name in stored if name.rpartition(".")[2] in _OF_INPUTS)
     parts = frozenset([*(part for weight in weights for part in weight.parts.values()), *of_inputs])

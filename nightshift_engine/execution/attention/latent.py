@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..packed_modules import weight_of
+
 LATENT_NAME = "nightshift_latent"
 """Attribute of an attention module that gives latent KV to the hook."""
 
@@ -20,7 +22,7 @@ class LatentHeads:
 
     def __init__(self, module: Any) -> None:
         rank, key_dim, value_dim = module.kv_lora_rank, module.qk_nope_head_dim, module.v_head_dim
-        weight = module.kv_b_proj.weight.detach().view(-1, key_dim + value_dim, rank)
+        weight = weight_of(module.kv_b_proj).view(-1, key_dim + value_dim, rank)
         self.key_dim = key_dim
         self.up_key = weight[:, :key_dim].contiguous()  # [heads, key_dim, rank]
         self.down_value = weight[:, key_dim:].transpose(1, 2).contiguous()  # [heads, rank, value_dim]

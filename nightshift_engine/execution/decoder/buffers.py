@@ -44,10 +44,10 @@ class WrittenSteps:
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._written: dict[int, WrittenCalls] = {}
+        self._written: dict[Hashable, WrittenCalls] = {}
         self._written_for: tuple[object, ...] = ()
 
-    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+    def repeat(self, size: Hashable, valid_for: Hashable, compute: Callable[[], None]) -> None:
         """Does what `compute` does, all of it calls of native kernels: a step of this size.
 
         What was written down for something else than `valid_for` is dropped. Raises MemoryError.
@@ -60,7 +60,7 @@ class WrittenSteps:
             self._still_written(valid_for)[size] = written
         written.run()
 
-    def _still_written(self, valid_for: Hashable) -> dict[int, WrittenCalls]:
+    def _still_written(self, valid_for: Hashable) -> dict[Hashable, WrittenCalls]:
         """The steps written down, less those that point to memory no longer in use."""
         now = (valid_for, self._buffers.num_moves)
         if now != self._written_for or len(self._written) >= WRITTEN_STEPS_MAX:

@@ -5,7 +5,7 @@ One way through the layers for every family (`weights.py`) and every device (`op
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -144,18 +144,32 @@ class Decoder:
         )
         self._operations.embed(weights.embedding, inputs.input_ids, step.positions, step.residual)
         is_decode = layout.num_tokens == layout.num_decodes == len(rows)
-        if self._on_layer is not None or step.adapted is not None:
-            self._compute(step, attention, keeps_all_rows=True)
-        elif is_decode and self.can_be_written_down and self._operations.can_repeat(attention):
-            tables = tuple(rotary.cosine.data_ptr() for rotary in self._rotaries)
-            self._operations.repeat(
-                len(rows),
-                (attention, tables),
-                lambda: self._compute(step, attention, keeps_all_rows=True),
-            )
+        if (
+            self._on_layer is None
+            and is_decode
+            and self.can_be_written_down
+            and self._operations.can_repeat(attention)
+        ):
+            self._repeat(step, attention)
         else:
-            self._compute(step, attention)
+            is_whole = self._on_layer is not None or step.adapted is not None
+            self._compute(step, attention, keeps_all_rows=is_whole)
         return step.logits
+
+    def _repeat(self, step: _Step, attention: AttentionStep) -> None:
+        """Computes a step that may come again, from which rows are not dropped."""
+        size: tuple[int, ...] = (len(step.logits_rows),)
+        if (adapted := step.adapted) is not None:
+            rows, tiles = self._keep("adapter_rows", adapted.rows), self._keep("adapter_tiles", adapted.tiles)
+            step = replace(step, adapted=AdapterRows(rows, tiles))
+            size += len(rows), len(tiles)
+        tables = tuple(rotary.cosine.data_ptr() for rotary in self._rotaries)
+        num_puts = 0 if self.adapters is None else self.adapters.num_puts
+        self._operations.repeat(
+            size,
+            (attention, tables, num_puts),
+            lambda: self._compute(step, attention, keeps_all_rows=True),
+        )
 
     @contextmanager
     def watch_layers(self, on_layer: OnLayer, on_experts: OnExperts | None = None) -> Iterator[None]:
@@ -258,6 +272,7 @@ class Decoder:
         return out
 
     def _keep(self, name: str, numbers: Tensor) -> Tensor:
-        """A copy of int64 numbers at an address that stays."""
-        kept = self._operations.buffer(name, len(numbers), 1, torch.int64)[:, 0]
+        """A copy of a vector, or of rows, of integers at an address that stays."""
+        columns = numbers.shape[1] if numbers.dim() > 1 else 1
+        kept = self._operations.buffer(name, len(numbers), columns, numbers.dtype).view_as(numbers)
         return kept.copy_(numbers)

@@ -104,5 +104,5 @@ class NativeOperations:
         backends = attention.backends if isinstance(attention, GroupedAttention) else [attention]
         return all(isinstance(backend, NativeAttention) for backend in backends)
 
-    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+    def repeat(self, size: Hashable, valid_for: Hashable, compute: Callable[[], None]) -> None:
         self._steps.repeat(size, valid_for, compute)

@@ -50,7 +50,7 @@ class Operations(Protocol):
     def can_repeat(self, attention: AttentionStep) -> bool:
         """Whether `repeat` can be used with this attention."""
 
-    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+    def repeat(self, size: Hashable, valid_for: Hashable, compute: Callable[[], None]) -> None:
         """Does what `compute` does: a step of this size, with attention and tables as `valid_for` says.
 
         An implementation may keep what was done and do it again without calling `compute`.

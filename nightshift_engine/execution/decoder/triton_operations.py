@@ -79,7 +79,7 @@ class TritonOperations:
         """CUDA graphs repeat steps here, outside the decoder."""
         return False
 
-    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+    def repeat(self, size: Hashable, valid_for: Hashable, compute: Callable[[], None]) -> None:
         compute()
 
 

@@ -47,7 +47,7 @@ def hold_weight(module: Any, name: str, held: Held, like: Tensor) -> None:
     """Replaces a weight of `module` by another form of it, which becomes the weight while the module runs.
 
     Until then a tensor stands in for it that takes no memory, of its shape, on the device and in the dtype of
-    `like`.
+    `like`: of NaN, so that no code computes with it that reads a weight past its module.
     """
     by_name: dict[str, Held] = getattr(module, HELD_NAME, {})
     if not by_name:
@@ -118,7 +118,7 @@ def _empty(module: Any, by_name: dict[str, Held]) -> None:
 
 
 def _stand_in(shape: torch.Size, like: Tensor) -> Tensor:
-    return like.new_zeros(()).expand(shape)
+    return like.new_full((), torch.nan).expand(shape)
 
 
 def _parameter(tensor: Tensor) -> torch.nn.Parameter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ Scales are float32, `[m, 1]` and `[n, 1]`, or of blocks of 128: `[m, k / 128]` a
 """
 
 
-class NarrowLinear:
+class NarrowLinear(ABC):
     """A product by one of those below, and an activation or a sum into float32 after it."""
 
     can_be_written_down = False
@@ -65,8 +66,9 @@ class NarrowLinear:
         self._multiply(x, product)
         out.add_(product, alpha=factor)
 
+    @abstractmethod
     def _multiply(self, x: Tensor, out: Tensor) -> None:
-        raise NotImplementedError
+        """Writes the product and bias to `out` `[rows, n]`."""
 
 
 class TritonNarrowLinear(NarrowLinear):

@@ -151,24 +151,30 @@ template <class T> void panel_in_vectors(const void* context, long panel, Parts&
 
 // A panel of narrow weights, written out as T's weights first. So every sum is that over the weights written out.
 template <class T, RunRows run_rows> void narrow_panel(const void* context, long panel, Parts& parts) {
-    const NarrowCall& call = *(const NarrowCall*)context;
+    const auto& [call, status] = *(const SharedNarrowCall*)context;
     const long panel_bytes = PANEL * call.all.k * T::WEIGHT_BYTES, narrow_bytes = panel_bytes_of(call);
     LinearCall written = call.all;
-    char* memory = memory_of_panel(panel_bytes);
+    char* memory = memory_of_thread(panel_bytes);
+    if (!memory) {
+        *status = 1;
+        return;
+    }
     write_panel<typename T::X>(call, panel, memory);
     written.w = memory - panel * panel_bytes;
     const char* next = (const char*)call.all.w + (panel + 1) * narrow_bytes;
     run_rows(written, panel, next, panel + 1 < panels_of(call.all) ? narrow_bytes : 0, parts);
 }
 
+// 0, or 1 if there is no memory for a panel.
 template <class T> int share_narrow(const NarrowCall& call, Member* member, RunChunk panel) {
     constexpr long X_BYTES = sizeof(typename T::X);
+    std::atomic<int> status{0};
     share_bands(member, call.all, call.all.k * X_BYTES, [&](Member* member, long first, long count) {
-        NarrowCall some = call;
-        some.all = some_rows(call.all, first, count, X_BYTES);
-        share_parts(member, is_worth_sharing(call.all), panels_of(some.all), panel, &some);
+        SharedNarrowCall some{call, &status};
+        some.call.all = some_rows(call.all, first, count, X_BYTES);
+        share_parts(member, is_worth_sharing(call.all), panels_of(some.call.all), panel, &some);
     });
-    return 0;
+    return status;
 }
 
 template <class T> int share_panels(const LinearCall& call, Member* member, RunChunk panel) {

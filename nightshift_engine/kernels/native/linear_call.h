@@ -1,5 +1,7 @@
 // A linear layer's call, and what becomes of its sums: bias, activation, and where they go.
 #pragma once
+#include <stdlib.h>
+
 #include "share.h"
 #include "vector.h"
 
@@ -24,6 +26,21 @@ struct LinearCall {
     int32_t epilogue, activation, out_is_bfloat16;
     float factor;          // of what ADD adds
 };
+
+// Memory of this thread until it asks again, at a cache line, of a multiple of one; null if there is none.
+inline char* memory_of_thread(long bytes) {
+    static thread_local struct Memory {
+        char* at = nullptr;
+        long bytes = 0;
+        ~Memory() { free(at); }
+    } memory;
+    if (memory.bytes < bytes) {
+        free(memory.at);
+        memory.at = (char*)aligned_alloc(64, bytes);
+        memory.bytes = memory.at ? bytes : 0;
+    }
+    return memory.at;
+}
 
 inline bool is_worth_sharing(const LinearCall& call) { return call.rows * call.n * call.k > WORTH_SHARING; }
 

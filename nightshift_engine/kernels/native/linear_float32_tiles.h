@@ -4,8 +4,6 @@
 //
 // An output is one chain over ascending k: a row's result is bitwise the same in any batch.
 #pragma once
-#include <stdlib.h>
-
 #include <memory>
 #include <new>
 
@@ -53,20 +51,6 @@ class SplitPanel {
 
   private:
     static constexpr long PAIRS = STEP_INPUTS / 2;
-
-    static char* memory_of_thread(long bytes) {
-        static thread_local struct Memory {
-            char* at = nullptr;
-            long bytes = 0;
-            ~Memory() { free(at); }
-        } memory;
-        if (memory.bytes < bytes) {
-            free(memory.at);
-            memory.at = (char*)aligned_alloc(64, bytes);
-            memory.bytes = memory.at ? bytes : 0;
-        }
-        return memory.at;
-    }
 
     const float* w_;
     const long steps_;

@@ -4,9 +4,7 @@
 // zeros: [groups][32]. A panel is written out as float32 or bfloat16, in the order that linear.cpp reads, into memory that
 // stays in the core's second cache, and read from there by all rows.
 #pragma once
-#include <stdlib.h>
-
-#include <new>
+#include <atomic>
 
 #include "linear_call.h"
 #include "vector.h"
@@ -23,24 +21,15 @@ struct NarrowCall {
     int32_t code;
 };
 
+// A call as threads share it.
+struct SharedNarrowCall {
+    NarrowCall call;
+    std::atomic<int>* status; // 1 where a thread had no memory for a panel
+};
+
 typedef int16_t shorts __attribute__((vector_size(32)));
 
 inline long panel_bytes_of(const NarrowCall& call) { return PANEL * call.all.k / (call.code == INT4 ? 2 : 1); }
-
-inline char* memory_of_panel(long bytes) {
-    static thread_local struct Memory {
-        char* at = nullptr;
-        long bytes = 0;
-        ~Memory() { free(at); }
-    } memory;
-    if (memory.bytes < bytes) {
-        free(memory.at);
-        memory.at = (char*)aligned_alloc(64, bytes);
-        memory.bytes = memory.at ? bytes : 0; // else the next call would take the memory that is gone
-        if (!memory.at) throw std::bad_alloc();
-    }
-    return memory.at;
-}
 
 inline bits load_codes(const uint8_t* p) {
 #ifdef __AVX512F__

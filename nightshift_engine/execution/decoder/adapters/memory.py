@@ -98,6 +98,8 @@ class AdapterMemory:
             place: PlaceMemory(by_place[place], slots, rank, dtype, device)
             for place in dict.fromkeys((targets[path].layer, targets[path].place) for path in changed)
         }
+        self.num_puts = 0
+        """The number of times that a slot was written: since then, other layers may be changed."""
         self._is_warming_up = False
 
     def at(self, layer: int, place: Place) -> PlaceMemory | None:
@@ -117,6 +119,7 @@ class AdapterMemory:
     @torch.inference_mode()
     def put(self, slot: int, adapter: Mapping[str, LowRank]) -> None:
         """Writes an adapter, by the paths of the layers that it changes, over what the slot had."""
+        self.num_puts += 1
         by_place: dict[tuple[int, Place], dict[int, LowRank]] = {place: {} for place in self._places}
         for path, low_rank in adapter.items():
             target = self.targets[path]

@@ -65,6 +65,8 @@ def test_the_digest_is_that_of_numbers_and_configuration(tmp_path: Path) -> None
         ({"lora_alpha": None}, "lora_alpha must be a number"),
         ({"rank_pattern": {"q_proj": 0}}, "rank_pattern must hold numbers"),
         ({"alpha_pattern": [1]}, "alpha_pattern must hold numbers"),
+        ({"rank_pattern": {"(": 4}}, "rank_pattern has a key that is no pattern"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number up to 1e\\+09"),
         (
             {"init_lora_weights": "pissa_niter_16"},
             "init_lora_weights is 'pissa_niter_16', which changes the base",
@@ -105,6 +107,7 @@ def test_a_tensor_that_is_no_update_of_a_linear_layer_is_named(
         ("adapter_model.safetensors", None, "adapter_model.safetensors cannot be read: No such file"),
         ("adapter_config.json", b"{", "adapter_config.json is no JSON"),
         ("adapter_config.json", b"[]", "adapter_config.json holds no object"),
+        ("adapter_config.json", b"[" * 100_000, "adapter_config.json is no JSON"),
         ("adapter_model.safetensors", b"half a file", "adapter_model.safetensors cannot be read"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nightshift_engine.checkpoint.narrow.weight import NarrowWeight, pack_halves, round_weight
+from nightshift_engine.execution.device.native_calls import WrittenCalls
 from nightshift_engine.execution.linears.narrow_native import NarrowNativeLinear, can_pack_narrow
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.tiny.cases import pairwise
@@ -79,6 +80,26 @@ def test_products_are_added_with_a_factor() -> None:
     NarrowNativeLinear("float32", weight, None).add_to(x, out, 0.5)
     NativeLinear("float32", weight.dequantized(torch.float32), None).add_to(x, wanted, 0.5)
     assert torch.equal(out, wanted)
+
+
+@needs_native
+def test_a_panel_without_memory_is_an_error_and_not_the_end_of_the_process() -> None:
+    linear, written = NarrowNativeLinear("float32", narrow("int8", 96, 64), None), WrittenCalls()
+    x, out = torch.zeros(2, 64), torch.ones(2, 96)
+    linear._call.k = (
+        1 << 50
+    )  # a panel of more bytes than can be addressed; before it is there, nothing is read
+    with written.writing():
+        linear.store(x, out)
+
+    with pytest.raises(MemoryError):
+        written.run()
+    with pytest.raises(MemoryError):
+        linear.store(x, out)
+
+    linear._call.k = 64
+    linear.store(x, out)
+    assert (out == 0).all(), "the memory that is gone is used no more"
 
 
 @needs_native

@@ -11,11 +11,16 @@ from transformers import LlamaForCausalLM
 
 from nightshift.cli.demo import demo_model_path
 from nightshift_engine import EngineConfig
-from nightshift_engine.errors import ModelLoadFailed
+from nightshift_engine.core.config import AdapterPath
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedAdapter
+from nightshift_engine.execution.device.held_weights import held_bytes
+from nightshift_engine.loading import weights
 from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from nightshift_engine.loading.model import load_model
 from tests.unit.engine.loading.test_model_families import LATENT
+from tests.unit.engine.tiny.adapters import save_adapter
 from tests.unit.engine.tiny.decoders import BASE, save_model
+from tests.unit.engine.tiny.narrow import FORMATS, change_tensors, save_narrow, whole_of
 from tests.unit.engine.tiny.seq2seq import save_seq2seq
 
 
@@ -65,6 +70,44 @@ def test_each_of_several_devices_has_its_share_and_the_whole_embedding(tmp_path:
     embedding = 4 * BASE["vocab_size"] * BASE["hidden_size"]
     assert half.weights == (whole.weights - embedding) // 2 + embedding
     assert half.kv_per_token == whole.kv_per_token // 2
+
+
+@pytest.mark.parametrize("max_loras", [1, 3])
+def test_slots_of_adapters_are_counted_beside_the_weights(max_loras: int, tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "base")
+    ranks = {"one": 4, "two": 12}
+    adapters = tuple(save_adapter(tmp_path / name, directory, rank=rank) for name, rank in ranks.items())
+    config = EngineConfig(str(directory), device="cpu", dtype="float32", num_kv_blocks=8)
+
+    alone = generator_footprint(config, directory)
+    beside = generator_footprint(replace(config, adapters=adapters, max_loras=max_loras), directory)
+
+    loaded = load_model(replace(config, adapters=adapters, max_loras=max_loras))
+    places = loaded.forward_pass.adapters._places.values()
+    assert beside.weights - alone.weights == sum(place.a.nbytes + place.b.nbytes for place in places)
+
+
+def test_an_adapter_without_a_file_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
+    config = EngineConfig(str(demo_model_path()), device="cpu", adapters=(AdapterPath("sum", str(tmp_path)),))
+    with pytest.raises(UnsupportedAdapter, match=r"'sum' cannot be used: adapter_config\.json"):
+        generator_footprint(config, demo_model_path())
+
+
+def test_narrow_weights_whose_layers_are_named_otherwise_are_counted_whole(tmp_path: Path) -> None:
+    directory = save_narrow(tmp_path, FORMATS["int8"])
+    config = EngineConfig(str(directory), device="cpu", dtype="float32", num_kv_blocks=8)
+    own = generator_footprint(config, directory)
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:  # as the base model is saved, without the head
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    change_tensors(directory, rename)
+
+    renamed = generator_footprint(config, directory)
+    whole = generator_footprint(replace(config, model=str(whole_of(directory))), whole_of(directory))
+    assert own.weights < renamed.weights == whole.weights
+    assert len(held_bytes(weights.load_pretrained(config, torch.device("cpu")))) == 0
 
 
 def test_an_encoder_keeps_no_kv() -> None:

@@ -1,6 +1,7 @@
 """Quantised checkpoints and rounded weights, from files to tokens: what is computed, in what memory."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.loading import weights
 from nightshift_engine.loading.footprint import generator_footprint
 from nightshift_engine.loading.model import load_model
+from tests.unit.engine.loading.test_model_families import LATENT
 from tests.unit.engine.tiny import narrow as tiny
 from tests.unit.engine.tiny.adapters import save_adapter
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -74,6 +76,33 @@ def test_layers_that_a_family_stores_fused_or_apart_are_read(family: str, name: 
     directory, prompts = save_narrow(tmp_path, FORMATS[name], family, **facts), random_prompts(3)
     engine = load_engine(directory, dtype="float32")
     assert greedy_answers(engine, prompts, TOKENS) == reference_greedy(whole_of(directory), prompts, TOKENS)
+
+
+@needs_native
+def test_latent_attention_reads_a_layer_that_is_held_narrow(tmp_path: Path) -> None:
+    directory, prompts = (
+        save_narrow(tmp_path, FORMATS["fp8 in blocks"], "deepseek_v3", **LATENT),
+        random_prompts(3),
+    )
+    engine = load_engine(directory, dtype="float32")
+    assert greedy_answers(engine, prompts, TOKENS) == reference_greedy(whole_of(directory), prompts, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "value"),
+    [
+        ("gptq", "scales", math.nan),
+        ("fp8 in blocks", "weight_scale_inv", math.inf),
+        ("int4", "weight_scale", math.nan),
+    ],
+)
+def test_a_scale_that_is_no_finite_number_is_refused_with_its_weight(
+    name: str, part: str, value: float, tmp_path: Path
+) -> None:
+    directory, weight = save_narrow(tmp_path, FORMATS[name]), "model.layers.1.mlp.up_proj"
+    tiny.change_tensors(directory, lambda tensors: tensors[f"{weight}.{part}"].view(-1)[0].fill_(value))
+    with pytest.raises(UnsupportedModel, match=rf"its weight {weight}\.weight has NaN or infinite values"):
+        load_engine(directory, dtype="float32")
 
 
 @needs_native
@@ -163,6 +192,7 @@ def test_a_module_holds_no_whole_weight_between_its_runs(tmp_path: Path) -> None
     model = weights.load_pretrained(config, torch.device("cpu"))
     linear = model.model.layers[0].mlp.up_proj
     assert linear.weight.untyped_storage().nbytes() == 2
+    assert linear.weight.isnan().all(), "whoever reads it past its module computes no wrong numbers"
     assert linear(torch.ones(1, 32, dtype=torch.bfloat16)).abs().sum() > 0
     assert linear.weight.untyped_storage().nbytes() == 2
 

@@ -12,6 +12,7 @@ from nightshift_engine import Completion, Engine, Request, SamplingParams
 from nightshift_engine.core.config import AdapterPath, EngineConfig
 from nightshift_engine.errors import IncompatibleState, InvalidConfig, UnknownAdapter, UnsupportedAdapter
 from nightshift_engine.execution.decoder.adapters.memory import AdapterMemory
+from nightshift_engine.execution.decoder.adapters.native import add_adapters
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.tiny.adapters import merged, save_adapter
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -208,6 +209,23 @@ def test_a_batch_without_adapters_makes_the_calls_of_an_engine_without_them(
     complete(engine, *requests([None]))
     with pytest.raises(TypeError):
         complete(engine, Request("again", PROMPTS[0], greedy(2), adapter="one"))
+
+
+def test_steps_that_decode_with_adapters_are_written_down_until_other_adapters_are_loaded(
+    llama: Path, adapted: tuple[AdapterPath, ...], answers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, calls = load_engine(llama, dtype="float32", adapters=adapted[:2], max_loras=1), list[int]()
+
+    def counted(x: torch.Tensor, *rest: Any) -> None:
+        calls.append(len(x))
+        add_adapters(x, *rest)
+
+    monkeypatch.setattr("nightshift_engine.execution.decoder.native_operations.add_adapters", counted)
+    for name in ("one", "two"):
+        calls.clear()
+        done = complete(engine, *requests([name]))
+        assert texts(done) == wanted(answers, [name])
+        assert len(calls) < 4 * 2 * 5, "more than the steps with prompts, and one that decodes"
 
 
 def test_files_that_went_away_end_the_requests_that_need_them_by_name(
