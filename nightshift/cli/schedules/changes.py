@@ -9,7 +9,7 @@ from nightshift.jobs import JsonObject
 
 OF_THE_SERVER: Final = frozenset(
     {
-        *("object", "version", "created_at", "updated_at", "paused_at"),
+        *("id", "object", "version", "created_at", "updated_at", "paused_at"),
         *("next_runs", "last_run", "problem", "change"),
     }
 )
