@@ -16,8 +16,7 @@ from cronsim import CronSim
 
 from nightshift.cli.main import app
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-ORCHESTRATORS = EXAMPLES / "orchestrators"
+ORCHESTRATORS = Path(__file__).resolve().parents[3] / "examples" / "orchestrators"
 PLACE = "/srv/nightshift"  # of the checkout, in the examples
 NOTING = '#!/bin/sh\nprintf "%s\\n" "$@" > "$(dirname "$0")/words"\n'
 
@@ -31,8 +30,8 @@ def started(tmp_path: Path) -> Started:
     program.parent.mkdir(parents=True)
     program.write_text(NOTING)
     program.chmod(0o755)
-    (tmp_path / "examples").mkdir()
-    shutil.copy(EXAMPLES / "nightly.sh", tmp_path / "examples")
+    (tmp_path / "examples" / "orchestrators").mkdir(parents=True)
+    shutil.copy(ORCHESTRATORS / "nightly.sh", tmp_path / "examples" / "orchestrators")
 
     def start(command: str) -> list[str]:
         subprocess.run(["sh", "-c", command.replace(PLACE, str(tmp_path))], check=True)
