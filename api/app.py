@@ -28,6 +28,7 @@ from api.operation.processes import Processes
 from api.page.page import Page, page_or_envelope
 from api.page.routes import make_router
 from api.responses.errors import install_error_handlers
+from api.schedules import routes as schedules
 from api.services.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from api.webhooks import deliveries
@@ -60,6 +61,7 @@ ROUTERS = (  # a request tries their routes in this order
     deliveries.router,
     dead_letters.router,
     webhook_endpoints.router,
+    schedules.router,
     overview.router,
     tenants.router,
     keys.router,

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from api.access import scope_of
 from api.bodies.files import UploadComplete, UploadCreate
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, JobUpdate
+from api.bodies.schedules import SchedulePut
 from api.bodies.tenants import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
 from api.bodies.webhooks import (
     WebhookEndpointCreate,
@@ -95,6 +96,7 @@ PATCHES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs/{job_id}": JobUpdate,
     "/v1/tenants/{tenant}": TenantUpdate,
 }
+PUTS: Final[Mapping[str, type[BaseModel]]] = {"/v1/schedules/{name}": SchedulePut}
 
 STREAMED: Final = frozenset(known.route for known in endpoints.every() if isinstance(known, TextEndpoint))
 CONTENT_TYPES: Final = {
@@ -168,7 +170,7 @@ def _complete(description: dict[str, Any]) -> None:
     components = description["components"]
     _, defined = models_json_schema(
         [
-            *((model, "validation") for model in (*JSON_BODIES.values(), *PATCHES.values())),
+            *((model, "validation") for model in (*JSON_BODIES.values(), *PATCHES.values(), *PUTS.values())),
             *((model, "serialization") for model in ANSWERS.values()),
         ],
         ref_template=_REFERENCE,
@@ -185,7 +187,7 @@ def _complete(description: dict[str, Any]) -> None:
 def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
     if path not in WITHOUT_KEY:
         operation["security"] = [{"key": [scope_of(method.upper(), path)]}]
-    bodies = {"post": JSON_BODIES, "patch": PATCHES}.get(method, {})
+    bodies = {"post": JSON_BODIES, "patch": PATCHES, "put": PUTS}.get(method, {})
     if path in bodies:
         reference = _REFERENCE.format(model=bodies[path].__name__)
         is_required = path not in OPTIONAL_BODIES

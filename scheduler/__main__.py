@@ -22,7 +22,8 @@ from nightshift.broker.token_streams import StreamDeleter
 from nightshift.bulk.results.part_writer import PartDependencies
 from nightshift.bulk.rows.validation import FileLimits
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
-from nightshift.lifecycle.submission import egress_config
+from nightshift.lifecycle.catalogue import CachedCatalogue
+from nightshift.lifecycle.submission import Submitter, egress_config
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig
@@ -56,6 +57,7 @@ from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
 from scheduler.duties.ringing import Ringing, RingingConfig
 from scheduler.duties.running_output import OutputParts
+from scheduler.duties.scheduling import Scheduling
 from scheduler.duties.stopping import Deadlines, Stopping, StoppingConfig
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.input.retry_inputs import RetryInputs
@@ -239,6 +241,8 @@ def duties(
     retention = RetentionConfig(settings.retention_interval_s, settings.orphan_age_s)
     ageing = AgeingConfig(RetentionSettings(), round_interval_s=settings.retention_interval_s)
     egress = Egress(_egress_config(submission))
+    catalogue = CachedCatalogue(submission.announced_models, snapshot=store.snapshot)
+    submitter = Submitter(parts.locations, parts.vault, catalogue, submission, QuotaSettings().defaults)
     return [
         Planning(
             store,
@@ -264,6 +268,7 @@ def duties(
         Problems(store),
         WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted),
         Progress(store, settings.webhook_progress_interval_s),
+        Scheduling(store, submitter, observe=metrics.run_started, may_continue=may_continue),
         WebhookDelivery(
             store,
             parts.vault,

@@ -10,9 +10,12 @@ from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.metrics import scheduler as declared
 from nightshift.process.metrics.family import new_registry
 from nightshift.process.metrics.processes import register_process
+from nightshift.schedules.runs import OUTCOMES
 
 # From a pass that finds nothing to the validation of a large file.
 BUCKETS_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800)
+# From a pass that was due at once to a night that was made up for.
+RUN_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2, 5, 15, 60, 600, 3600, 86_400)
 # From a receiver in the same network to the longest time an attempt may take.
 WEBHOOK_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)
 
@@ -30,6 +33,10 @@ class DutyMetrics:
         for state in DeliveryState:
             self._webhook_attempts.labels(state)  # 0 from the start
         self._webhook_seconds = declared.WEBHOOK_SECONDS.counted(self.registry, WEBHOOK_BUCKETS_S)
+        self._run_delay = declared.RUN_DELAY.counted(self.registry, RUN_BUCKETS_S)
+        self._run_outcomes = declared.RUN_OUTCOMES.counted(self.registry)
+        for outcome in OUTCOMES:
+            self._run_outcomes.labels(outcome)
         register_process(self.registry)
 
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
@@ -46,3 +53,9 @@ class DutyMetrics:
         """`state`: the delivery's after it."""
         self._webhook_attempts.labels(state).inc()
         self._webhook_seconds.observe(seconds)
+
+    def run_started(self, outcome: str, delay_s: float | None) -> None:
+        """A schedule's run was submitted, skipped, missed or refused. `delay_s`: if it was submitted."""
+        self._run_outcomes.labels(outcome).inc()
+        if delay_s is not None:
+            self._run_delay.observe(delay_s)

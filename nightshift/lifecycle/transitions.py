@@ -33,6 +33,7 @@ from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
 from nightshift.jobs.shard import Ring
+from nightshift.lifecycle.schedules.ends import job_ended
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
 from nightshift.store import Transaction
@@ -299,6 +300,7 @@ def finish(
     if job.kind is JobKind.BULK:
         for type in PASSING:
             tx.deliveries.drop_owed(job.id, type)  # none is begun after the end
+        job_ended(tx, job, state, now)
     ended = tx.jobs.fetch(job.id)
     _append_state_event(tx, ended, state, now)
     end_type = event_type(ended)

@@ -315,6 +315,8 @@ class SubmissionSettings(RowSettings):
     accepted."""
     bulk_rows_total_max: Limit = 1_000_000_000
     """Rows without a result of all tenants at which further jobs get a 429. 0: none is accepted."""
+    schedules_max: Limit = 1000
+    """Schedules of a tenant. 0: none is accepted."""
     template_bytes_max: Count = 64 * 1024
     """Largest template of a job, as JSON."""
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400

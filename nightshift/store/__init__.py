@@ -40,6 +40,7 @@ from nightshift.store.jobs.problems import Problems
 from nightshift.store.jobs.references import References
 from nightshift.store.leadership import Leadership
 from nightshift.store.pending import OutputTotals, Pending, PendingWork
+from nightshift.store.schedules import Schedules
 from nightshift.store.shards.claims import Claims
 from nightshift.store.shards.cuts import Cuts
 from nightshift.store.shards.dead_letters import DeadLetters
@@ -127,6 +128,7 @@ class Transaction:
     ageing = _statements(Ageing)
     references = _statements(References)
     leadership = _statements(Leadership)
+    schedules = _statements(Schedules)
 
     def write_sums(self) -> None:
         """Writes what was added up: last, so that others wait shortly for these rows."""

@@ -88,6 +88,8 @@ class PendingWork:
     bulk_delayed_until: datetime | None = None  # the first of the shards next in line that must still wait
     next_delivery_at: datetime | None = None  # any event but progress
     next_progress_at: datetime | None = None  # events of progress
+    next_instant_at: datetime | None = None  # of a schedule, not recorded yet
+    next_run_check_at: datetime | None = None  # when a schedule's run is to be looked at
     first_part_lease_ends_at: datetime | None = None
     is_part_claimable: bool = False
     part_delayed_until: datetime | None = None  # the first of those that cannot be written at present
@@ -184,6 +186,8 @@ _FACTS: Final[dict[str, ColumnElement[Any]]] = {
     "bulk_delayed_until": _of_next_shards(shard.c.not_before, not_(_READY_YET)),
     "next_delivery_at": _next_delivery(delivery.c.event_type != PROGRESS),
     "next_progress_at": _next_delivery(delivery.c.event_type == PROGRESS),
+    "next_instant_at": _first(tables.schedule.c.next_at, text(tables.IS_DUE)),
+    "next_run_check_at": _first(tables.schedule_run.c.check_at, text(tables.IS_CHECKED)),
     "first_part_lease_ends_at": _first(part.c.lease_expires_at, LEASED),
     "is_part_claimable": _any(_OF_WRITING_JOB, *claimable(_NOW)),
     "part_delayed_until": _first(part.c.not_before, _OF_WRITING_JOB, WITH_PROBLEM, part.c.not_before > _NOW),

@@ -605,6 +605,73 @@ worker = Table(
     Index("ix_worker_heard_of", "heartbeat_at"),  # ended workers stay for a while
 )
 
+IS_DUE: Final = "next_at IS NOT NULL"
+IS_CHECKED: Final = "check_at IS NOT NULL"
+IS_UNDER_WAY: Final = "state IN ('waiting', 'submitted')"
+FOLLOWS: Final = "after IS NOT NULL"
+
+# Plans that tenants have applied.
+schedule = Table(
+    "schedule",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("tenant_id", _Id, nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("after", String(100)),  # the name of the schedule that it follows
+    Column("key_id", String(16), nullable=False),  # the key that last applied it
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("updated_at", UtcTimestamp, nullable=False),
+    Column("paused_at", UtcTimestamp),
+    Column("next_at", UtcTimestamp),  # the first instant that is not recorded
+    Column("problem", JSON(none_as_null=True)),
+    UniqueConstraint("tenant_id", "name"),
+    Index("ix_schedule_listing", "tenant_id", "created_at", "id"),
+    _partial("ix_schedule_due", "next_at", "id", where=IS_DUE),
+    _partial("ix_schedule_follower", "tenant_id", "after", where=FOLLOWS),
+)
+
+schedule_version = Table(
+    "schedule_version",
+    metadata,
+    Column("schedule_id", _Id, ForeignKey("schedule.id"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", UtcTimestamp, nullable=False),
+    Column("key_id", String(16), nullable=False),  # the key that applied it
+    Column("fingerprint", String(64), nullable=False),  # digest of what was sent
+    Column("plan", JSON, nullable=False),
+    Column("job", JSON, nullable=False),  # as sent
+    Column("webhook", JSON(none_as_null=True)),  # likewise, without its secret
+    Column("spec", JSON, nullable=False),  # the checked job, with its variables
+    Column("priority", String(12), nullable=False),
+    Column("webhook_secret", LargeBinary),  # encrypted
+)
+
+# An instant of a schedule: no other transaction can make a second run of it.
+schedule_run = Table(
+    "schedule_run",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("schedule_id", _Id, ForeignKey("schedule.id"), nullable=False),
+    Column("tenant_id", _Id, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("follows", _Id),  # the schedule whose run of the same instant must have succeeded
+    Column("due_at", UtcTimestamp, nullable=False),  # the instant
+    Column("local_date", String(10), nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("check_at", UtcTimestamp),  # from when it is looked at; None: it is not, or something wakes it
+    Column("job_id", _Id),  # no foreign key: the job may be deleted
+    Column("output", Text),
+    Column("started_at", UtcTimestamp),
+    Column("ended_at", UtcTimestamp),
+    Column("reason", Text),
+    UniqueConstraint("schedule_id", "due_at"),
+    _partial("ix_schedule_run_check", "check_at", "id", where=IS_CHECKED),
+    _partial("ix_schedule_run_under_way", "schedule_id", "due_at", where=IS_UNDER_WAY),
+    _partial("ix_schedule_run_followed", "follows", "due_at", where=IS_UNDER_WAY),
+    _partial("ix_schedule_run_of_job", "job_id", where=IS_UNDER_WAY),
+)
+
 # Figures of the whole service, at intervals.
 service_figure = Table(
     "service_figure",

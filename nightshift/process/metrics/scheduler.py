@@ -44,7 +44,20 @@ WEBHOOK_SECONDS: Final = _histogram(
     closer="receivers answer slowly",
 )
 
+RUN_DELAY: Final = _histogram(
+    name="nightshift_schedule_delay_seconds",
+    help="From the time at which a schedule's run was to start until its job was submitted",
+    closer="its p99 passes 2 s: the scheduler or the database is slow, or was away",
+)
+RUN_OUTCOMES: Final = _counter(
+    name="nightshift_schedule_runs_total",
+    help="Runs of schedules, by what became of them at their time: submitted, skipped, missed, refused",
+    labels=("outcome",),
+    closer="`missed` or `refused` grows: GET /v1/schedules says why",
+)
+
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     "The scheduler": (LEADING, DUTY_FAILURES, DUTY_SUCCEEDED_AT, DUTY_SECONDS),
     "Webhook attempts": (WEBHOOK_ATTEMPTS, WEBHOOK_SECONDS),
+    "Schedules": (RUN_DELAY, RUN_OUTCOMES),
 }

@@ -1,0 +1,186 @@
+"""The schedules routes: apply, list, describe, pause, resume, run now, delete; runs and versions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.schedules import (
+    AppliedSchedule,
+    DeletedSchedule,
+    ScheduleObject,
+    SchedulePage,
+    SchedulePut,
+    ScheduleRun,
+    ScheduleRunPage,
+    ScheduleVersionPage,
+)
+from api.dependencies import BodyDep, CallerDep, DryRunDep, ListingDep, ServicesDep
+from api.jobs.requests import bulk_job
+from api.schedules.views import applied_json, described_json, listed_json, run_json, version_json
+from api.services.services import Services
+from nightshift.errors import InvalidRequest, NotFound
+from nightshift.jobs import JsonObject, Webhook
+from nightshift.jobs.json_text import fingerprint
+from nightshift.lifecycle.schedules import changes
+from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan, get_schedule
+from nightshift.schedules.plans import Schedule, check_plan
+from nightshift.schedules.runs import Run
+from nightshift.store import Transaction
+
+router = APIRouter(prefix="/v1/schedules", tags=["Schedules"])
+
+ROUTE = "/v1/schedules"
+
+Change = Callable[[Transaction, Schedule, datetime], Schedule]
+
+
+@router.put(
+    "/{name}", summary="Apply a plan: create a schedule, or change it", response_model=AppliedSchedule
+)
+async def apply_plan(
+    name: str, services: ServicesDep, caller: CallerDep, body: BodyDep, dry_run: DryRunDep = False
+) -> Response:
+    fields = parsed(SchedulePut, body | {"name": body.get("name", name)})
+    return JSONResponse(await run_in_threadpool(_apply, services, caller, name, fields, dry_run))
+
+
+@router.get("", summary="List schedules, newest first", response_model=SchedulePage)
+def list_schedules(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
+    def by_id(id: str) -> Schedule:
+        schedule = tx.schedules.get(caller.tenant_id, id)
+        if schedule is None:
+            raise NotFound(f"No such Schedule object: {id}", param="after")
+        return schedule
+
+    with services.store.snapshot() as tx:
+        schedules = tx.schedules.list(caller.tenant_id, limit=listing.limit + 1, after=listing.start(by_id))
+        return JSONResponse(listing.json(listed_json(tx, schedules, tx.now())))
+
+
+@router.get("/{name}", summary="Describe a schedule", response_model=ScheduleObject)
+def describe_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.snapshot() as tx:
+        return JSONResponse(described_json(tx, get_schedule(tx, caller.tenant_id, name), tx.now()))
+
+
+@router.delete(
+    "/{name}", summary="Delete a schedule with its runs; their jobs stay", response_model=DeletedSchedule
+)
+def delete_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    def delete(tx: Transaction) -> str:
+        schedule = get_schedule(tx, caller.tenant_id, name, is_locked=True)
+        changes.delete_schedule(tx, schedule, tx.now())
+        return schedule.id
+
+    return JSONResponse(DeletedSchedule(id=services.store.run(delete), name=name).model_dump())
+
+
+@router.post("/{name}/pause", summary="Start no more runs until it is resumed", response_model=ScheduleObject)
+def pause_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    return _changed(services, caller, name, changes.pause)
+
+
+@router.post("/{name}/resume", summary="Start runs again from now on", response_model=ScheduleObject)
+def resume_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    return _changed(services, caller, name, changes.resume)
+
+
+@router.post(
+    "/{name}/run", summary="Run a schedule now, besides its plan", status_code=202, response_model=ScheduleRun
+)
+def run_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    def run_now(tx: Transaction) -> JsonObject:
+        schedule = get_schedule(tx, caller.tenant_id, name, is_locked=True)
+        return run_json(schedule, changes.run_now(tx, schedule, tx.now()))
+
+    return JSONResponse(services.store.run(run_now), 202)
+
+
+@router.get("/{name}/runs", summary="List a schedule's runs, newest first", response_model=ScheduleRunPage)
+def list_runs(name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
+    with services.store.snapshot() as tx:
+        schedule = get_schedule(tx, caller.tenant_id, name)
+
+        def by_id(id: str) -> Run:
+            run = tx.schedules.run(caller.tenant_id, id)
+            if run is None or run.schedule_id != schedule.id:
+                raise NotFound(f"No such run of '{name}': {id}", param="after")
+            return run
+
+        runs = tx.schedules.runs(schedule.id, limit=listing.limit + 1, after=listing.start(by_id))
+        return JSONResponse(listing.json([run_json(schedule, run) for run in runs]))
+
+
+@router.get(
+    "/{name}/versions", summary="List a schedule's plans, newest first", response_model=ScheduleVersionPage
+)
+def list_versions(name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
+    with services.store.snapshot() as tx:
+        schedule = get_schedule(tx, caller.tenant_id, name)
+        versions = tx.schedules.versions(
+            schedule.id, limit=listing.limit + 1, before=listing.start(_version_number)
+        )
+        return JSONResponse(listing.json([version_json(schedule, version) for version in versions]))
+
+
+def _apply(services: Services, caller: Caller, name: str, fields: SchedulePut, dry_run: bool) -> JsonObject:
+    new = _new_plan(services, caller, name, fields)
+
+    def apply(tx: Transaction) -> JsonObject:
+        now = tx.now()
+        applied = changes.apply(
+            tx, new, caller.tenant_id, caller.key_id, services.submitter, now, dry_run=dry_run
+        )
+        return applied_json(tx, applied, now)
+
+    if not dry_run:
+        return services.store.run(apply)
+    with services.store.snapshot() as tx:
+        return apply(tx)
+
+
+def _new_plan(services: Services, caller: Caller, name: str, fields: SchedulePut) -> NewPlan:
+    """Raises InvalidRequest."""
+    plan, now = fields.plan(name), services.store.now()
+    check_plan(plan, now)
+    sent = fields.model_dump(mode="json")
+    job = fields.job_fields()
+    try:
+        made = bulk_job(
+            caller.tenant_id, job, fields.job, services.settings.submission.completion_window_max_s
+        )
+    except InvalidRequest as error:
+        raise error.about(f"job.{error.param}" if error.param else "job") from error
+    spec, webhook = made.spec, fields.webhook
+    if webhook is not None:
+        spec = replace(spec, webhook=Webhook(webhook.url, tuple(webhook.events)))
+    new = NewPlan(
+        plan=plan,
+        job=fields.job,
+        webhook=None if webhook is None else webhook.model_dump(exclude={"secret"}),
+        spec=spec,
+        priority=made.priority,
+        fingerprint=fingerprint(ROUTE, sent | {"name": name}),
+    )
+    secret = None if webhook is None else webhook.secret
+    return checked_plan(new, caller.tenant_id, services.submitter, caller.priority_ceiling, now, secret)
+
+
+def _changed(services: Services, caller: Caller, name: str, change: Change) -> Response:
+    def work(tx: Transaction) -> JsonObject:
+        schedule, now = get_schedule(tx, caller.tenant_id, name, is_locked=True), tx.now()
+        return described_json(tx, change(tx, schedule, now), now)
+
+    return JSONResponse(services.store.run(work))
+
+
+def _version_number(after: str) -> int:
+    if not after.isascii() or not after.isdecimal() or len(after) > 9:
+        raise NotFound(f"No such version: {after}", param="after")
+    return int(after)

@@ -1,0 +1,110 @@
+"""Times of a cron expression in a time zone, by the rules of Debian's cron(8).
+
+A fixed time that does not exist on the night the clocks go forward comes at the jump; one that exists twice
+on the night they go back comes once, the first time. Expressions whose minute or hour begins with `*` follow
+real time: `*/15` comes every quarter of an hour.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from nightshift.errors import InvalidRequest
+
+FIELDS: Final = ("minute", "hour", "day of month", "month", "day of week")
+CHARS_MAX: Final = 100
+LOOK_BACK: Final = (timedelta(hours=1), *(timedelta(days=days) for days in (1, 8, 64, 400, 4000)))
+
+_BEFORE: Final = timedelta(seconds=1)  # long enough for a clock's last moment before a jump
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A checked expression in its zone. Moments are aware; instants are UTC."""
+
+    text: str
+    zone: ZoneInfo
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """The instants after this moment, in order, for the next fifty years or more."""
+        for local in CronSim(self.text, moment.astimezone(self.zone)):
+            instant = local.astimezone(UTC)
+            if instant > moment:  # in an hour that comes twice, CronSim begins in the first
+                yield instant
+
+    def first_after(self, moment: datetime) -> datetime | None:
+        return next(self.after(moment), None)
+
+    def newest(self, first: datetime, until: datetime, limit: int) -> list[datetime]:
+        """The last instants from `first` until `until`, both inclusive, in order: at most `limit`.
+
+        However long ago `first` is, few more than `limit` instants are computed.
+        """
+        begin = first - _BEFORE
+        newest: deque[datetime] = deque(maxlen=limit)
+        for back in (*LOOK_BACK, None):
+            since = begin if back is None else max(begin, until - back)
+            newest = deque(_until(self.after(since), until), maxlen=limit)
+            if len(newest) == limit or since == begin:
+                break
+        return list(newest)
+
+    def local_date(self, instant: datetime) -> str:
+        """The local day that this instant is the run of: 2026-11-30.
+
+        A time that does not exist belongs to the day whose clock skips it, though it comes at the jump, which
+        may be the next day's first moment.
+        """
+        local = instant.astimezone(self.zone)
+        before = (instant - _BEFORE).astimezone(self.zone)
+        is_jump = local.utcoffset() != before.utcoffset()
+        return str((before if is_jump and not self._names(local) else local).date())
+
+    def _names(self, local: datetime) -> bool:
+        known = CronSim(self.text, local)
+        return local.minute in known.minutes and local.hour in known.hours
+
+
+def cron_of(text: str, zone: ZoneInfo, now: datetime) -> Cron:
+    """The checked expression. Raises InvalidRequest, which the caller gives its field."""
+    fields = text.split()
+    if len(fields) != len(FIELDS) or len(text) > CHARS_MAX:
+        raise _wrong(
+            f"{text!r} is no cron expression of five fields: {', '.join(FIELDS)}, as in '30 1 * * *'."
+        )
+    cron = Cron(text, zone)
+    try:
+        first = cron.first_after(now)
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise _wrong(_reason(text, zone, now)) from error
+    if first is None:
+        raise _wrong(f"{text!r} never comes.")
+    return cron
+
+
+def _until(instants: Iterator[datetime], last: datetime) -> Iterator[datetime]:
+    for instant in instants:
+        if instant > last:
+            return
+        yield instant
+
+
+def _reason(text: str, zone: ZoneInfo, now: datetime) -> str:
+    """The field that is wrong by itself, or that all of them never meet."""
+    for place, (name, value) in enumerate(zip(FIELDS, text.split(), strict=True)):
+        alone = ["*"] * len(FIELDS)
+        alone[place] = value
+        try:
+            CronSim(" ".join(alone), now.astimezone(zone))
+        except (CronSimError, ValueError, AssertionError):
+            return f"{value!r} in {text!r} is no {name}."
+    return f"{text!r} never comes: no such day is in those months."
+
+
+def _wrong(message: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_cron")

@@ -1,0 +1,212 @@
+"""Statements about schedules, their versions and their runs."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, case, delete, func, insert, select, text, tuple_, update
+
+from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
+from nightshift.schedules.runs import UNDER_WAY, Run, RunState
+from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row, position
+
+schedule = tables.schedule
+version = tables.schedule_version
+run = tables.schedule_run
+
+IS_UNDER_WAY: Final = text(tables.IS_UNDER_WAY)  # in the index's words, else SQLite does not use it
+
+
+class Schedules(Statements):
+    # -- schedules, on behalf of a tenant ---------------------------------------------------------------
+
+    def insert(self, new: Schedule) -> bool:
+        """Records a new schedule. False: there is one of this name."""
+        return self._inserts(insert(schedule).values(asdict(new)))
+
+    def get(self, tenant_id: str, id: str) -> Schedule | None:
+        return self._one(
+            select(schedule).where(schedule.c.id == id, schedule.c.tenant_id == tenant_id), _to_schedule
+        )
+
+    def named(self, tenant_id: str, name: str, *, is_locked: bool = False) -> Schedule | None:
+        """The tenant's schedule of this name. Locked, no other transaction changes it before the end."""
+        wanted = select(schedule).where(schedule.c.tenant_id == tenant_id, schedule.c.name == name)
+        return self._one(wanted.with_for_update() if is_locked else wanted, _to_schedule)
+
+    def list(self, tenant_id: str, *, limit: int, after: Schedule | None = None) -> Sequence[Schedule]:
+        """Newest first. `after`: the last schedule of the previous page."""
+        order = (schedule.c.created_at, schedule.c.id)
+        wanted = select(schedule).where(schedule.c.tenant_id == tenant_id)
+        if after is not None:
+            wanted = wanted.where(tuple_(*order) < position(order, (after.created_at, after.id)))
+        ordered = wanted.order_by(*(column.desc() for column in order)).limit(limit)
+        return self._all(ordered, _to_schedule)
+
+    def count(self, tenant_id: str) -> int:
+        counted = select(func.count()).select_from(schedule).where(schedule.c.tenant_id == tenant_id)
+        return int(self._execute(counted).scalar_one())
+
+    def followers(self, tenant_id: str, name: str) -> Sequence[Schedule]:
+        """The schedules that follow this one and are not paused."""
+        wanted = select(schedule).where(
+            schedule.c.tenant_id == tenant_id, schedule.c.after == name, schedule.c.paused_at.is_(None)
+        )
+        return self._all(wanted.order_by(schedule.c.id), _to_schedule)
+
+    def update(self, changed: Schedule) -> None:
+        """The schedule was locked in this transaction."""
+        own = (schedule.c.id == changed.id, schedule.c.tenant_id == changed.tenant_id)
+        self._execute(update(schedule).where(*own).values(asdict(changed)))
+
+    def delete(self, tenant_id: str, id: str) -> bool:
+        """Deletes a schedule with its versions and runs, which was locked. False: there is none."""
+        if self.get(tenant_id, id) is None:
+            return False
+        self._execute(delete(run).where(run.c.schedule_id == id, run.c.tenant_id == tenant_id))
+        self._execute(delete(version).where(version.c.schedule_id == id))
+        own = (schedule.c.id == id, schedule.c.tenant_id == tenant_id)
+        return self._changes_one(delete(schedule).where(*own))
+
+    # -- versions ---------------------------------------------------------------------------------------
+
+    def insert_version(self, new: ScheduleVersion) -> None:
+        self._execute(insert(version).values(vars(new) | {"plan": new.plan.to_json()}))
+
+    def delete_versions(self, schedule_id: str, until: int) -> None:
+        """Deletes the versions up to this one."""
+        self._execute(delete(version).where(version.c.schedule_id == schedule_id, version.c.version <= until))
+
+    def version(self, schedule_id: str, number: int) -> ScheduleVersion:
+        """A version that is kept, as a schedule's current one is."""
+        wanted = select(version).where(version.c.schedule_id == schedule_id, version.c.version == number)
+        return _to_version(self._execute(wanted).one())
+
+    def versions(
+        self, schedule_id: str, *, limit: int, before: int | None = None
+    ) -> Sequence[ScheduleVersion]:
+        """Newest first. `before`: the last one of the previous page."""
+        wanted = select(version).where(version.c.schedule_id == schedule_id)
+        if before is not None:
+            wanted = wanted.where(version.c.version < before)
+        return self._all(wanted.order_by(version.c.version.desc()).limit(limit), _to_version)
+
+    # -- runs, on behalf of a tenant --------------------------------------------------------------------
+
+    def insert_run(self, new: Run) -> bool:
+        """Records a run. False: there is one of this instant, which stays."""
+        return self._inserts(insert(run).values(vars(new)))
+
+    def run(self, tenant_id: str, run_id: str) -> Run | None:
+        return self._one(select(run).where(run.c.id == run_id, run.c.tenant_id == tenant_id), _to_run)
+
+    def run_of(self, schedule_id: str, due_at: datetime) -> Run | None:
+        return self._one(select(run).where(run.c.schedule_id == schedule_id, run.c.due_at == due_at), _to_run)
+
+    def runs(self, schedule_id: str, *, limit: int, after: Run | None = None) -> Sequence[Run]:
+        """The newest instants first. `after`: the last run of the previous page."""
+        wanted = select(run).where(run.c.schedule_id == schedule_id)
+        if after is not None:
+            wanted = wanted.where(run.c.due_at < after.due_at)
+        return self._all(wanted.order_by(run.c.due_at.desc()).limit(limit), _to_run)
+
+    def last_runs(self, schedule_ids: Collection[str]) -> Mapping[str, Run]:
+        """The run of the newest instant of each, by the schedule's id."""
+        earlier = run.alias("earlier")
+        newest = select(func.max(earlier.c.due_at)).where(earlier.c.schedule_id == schedule.c.id)
+        wanted = (
+            select(run)
+            .join(schedule, schedule.c.id == run.c.schedule_id)
+            .where(schedule.c.id.in_(schedule_ids), run.c.due_at == newest.scalar_subquery())
+        )
+        return {one.schedule_id: one for one in self._all(wanted, _to_run)}
+
+    def under_way(self, schedule_id: str, *, before: datetime | None = None) -> Sequence[Run]:
+        """The runs that wait or have their job, oldest first; `before`: of earlier instants."""
+        wanted = select(run).where(run.c.schedule_id == schedule_id, IS_UNDER_WAY)
+        if before is not None:
+            wanted = wanted.where(run.c.due_at < before)
+        return self._all(wanted.order_by(run.c.due_at), _to_run)
+
+    def last_output(self, schedule_id: str) -> str | None:
+        """The output folder of the newest run that succeeded."""
+        wanted = select(run.c.output).where(
+            run.c.schedule_id == schedule_id, run.c.state == RunState.SUCCEEDED
+        )
+        return self._execute(wanted.order_by(run.c.due_at.desc()).limit(1)).scalar_one_or_none()
+
+    def delete_old_runs(self, schedule_id: str, kept: int) -> None:
+        """Deletes runs that are not under way and not among the newest `kept`."""
+        oldest_kept = (
+            select(run.c.due_at)
+            .where(run.c.schedule_id == schedule_id)
+            .order_by(run.c.due_at.desc())
+            .offset(kept - 1)
+            .limit(1)
+        ).scalar_subquery()
+        is_over = run.c.state.not_in(UNDER_WAY)
+        self._execute(
+            delete(run).where(run.c.schedule_id == schedule_id, is_over, run.c.due_at < oldest_kept)
+        )
+
+    # -- the service's own: over all tenants ------------------------------------------------------------
+
+    def due(self, now: datetime, limit: int) -> Sequence[Schedule]:
+        """Schedules with an instant to record, the longest due first."""
+        wanted = select(schedule).where(schedule.c.next_at <= now)
+        return self._all(wanted.order_by(schedule.c.next_at, schedule.c.id).limit(limit), _to_schedule)
+
+    def to_check(self, now: datetime, limit: int) -> Sequence[Run]:
+        """Runs to look at, the longest due first."""
+        wanted = select(run).where(run.c.check_at <= now)
+        return self._all(wanted.order_by(run.c.check_at, run.c.id).limit(limit), _to_run)
+
+    def lock(self, id: str) -> Schedule | None:
+        """The schedule; no other transaction changes it before the end of this one."""
+        return self._one(select(schedule).where(schedule.c.id == id).with_for_update(), _to_schedule)
+
+    def take_run(self, run_id: str) -> bool:
+        """Locks a run that waits, and looks at it no more by itself. False: it waits no longer.
+
+        What wakes it from here on is seen after this transaction, so nothing that it waits for is missed.
+        """
+        waiting = (run.c.id == run_id, run.c.state == RunState.WAITING, run.c.check_at.is_not(None))
+        return self._changes_one(update(run).where(*waiting).values(check_at=None))
+
+    def change_run(self, run_id: str, **values: Any) -> None:
+        """The run was taken in this transaction."""
+        self._execute(update(run).where(run.c.id == run_id).values(**values))
+
+    def end_run_of_job(self, job_id: str, state: RunState, reason: str | None, now: datetime) -> Run | None:
+        """Ends the run that has this job, if one has it and has not ended."""
+        row = self._execute(
+            update(run)
+            .where(run.c.job_id == job_id, IS_UNDER_WAY)
+            .values(state=state, reason=reason, ended_at=now, check_at=None)
+            .returning(*run.c)
+        ).one_or_none()
+        return None if row is None else _to_run(row)
+
+    def wake(self, ended: Run, now: datetime) -> None:
+        """Has the runs looked at that may wait for this one: of its schedule, and what follows it."""
+        follows = (run.c.follows == ended.schedule_id) & (run.c.due_at == ended.due_at)
+        is_concerned = (run.c.schedule_id == ended.schedule_id) | follows
+        # All that wait are written to, and so locked: one that is being looked at sees this end, or is woken.
+        at = case((run.c.check_at > now, run.c.check_at), else_=now)
+        waiting = update(run).where(is_concerned, run.c.state == RunState.WAITING)
+        self._execute(waiting.values(check_at=at))
+
+
+def _to_schedule(row: Row[Any]) -> Schedule:
+    problem = None if row.problem is None else ScheduleProblem(**row.problem)
+    return from_row(Schedule, row, problem=problem)
+
+
+def _to_version(row: Row[Any]) -> ScheduleVersion:
+    return from_row(ScheduleVersion, row, plan=Plan.from_json(row.plan))
+
+
+def _to_run(row: Row[Any]) -> Run:
+    return from_row(Run, row, state=RunState(row.state))
