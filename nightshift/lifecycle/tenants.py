@@ -129,9 +129,9 @@ class Administration:
         return get_tenant(self._tx, name)
 
     def delete_tenant(self, name: str) -> None:
-        """Deletes a tenant: revokes its keys and lets its files expire; its name is not given again. Raises
-        NotFound, and Conflict while a job of the tenant has not ended, and for the tenant `default`, which
-        `nightshift up` makes keys of.
+        """Deletes a tenant: revokes its keys, deletes its schedules and lets its files expire; its name is
+        not given again. Raises NotFound, and Conflict while a job of the tenant has not ended, and for the
+        tenant `default`, which `nightshift up` makes keys of.
         """
         get_tenant(self._tx, name)
         if name == DEFAULT_TENANT:
@@ -144,6 +144,7 @@ class Administration:
             )
         self._tx.keys.revoke_all(name, self._now)
         self._tx.files.expire_all(name, self._now)
+        self._tx.schedules.delete_all(name)
         self._tx.tenants.mark_deleted(name, self._now)
         self._record(Action.TENANT_DELETED, name)
 

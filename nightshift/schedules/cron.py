@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, shortened
 
 FIELDS: Final = ("minute", "hour", "day of month", "month", "day of week")
 CHARS_MAX: Final = 100
 LOOK_BACK: Final = (timedelta(hours=1), *(timedelta(days=days) for days in (1, 8, 64, 400, 4000)))
 
-_BEFORE: Final = timedelta(seconds=1)  # long enough for a clock's last moment before a jump
+_SECOND: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cron:
 
         However long ago `first` is, few more than `limit` instants are computed.
         """
-        begin = first - _BEFORE
+        begin = first - _SECOND
         newest: deque[datetime] = deque(maxlen=limit)
         for back in (*LOOK_BACK, None):
             since = begin if back is None else max(begin, until - back)
@@ -57,13 +57,14 @@ class Cron:
     def local_date(self, instant: datetime) -> str:
         """The local day that this instant is the run of: 2026-11-30.
 
-        A time that does not exist belongs to the day whose clock skips it, though it comes at the jump, which
-        may be the next day's first moment.
+        A time that the clock skips comes at the jump, which may be the first moment of the day after; it is
+        the run of the day that lacks it.
         """
         local = instant.astimezone(self.zone)
-        before = (instant - _BEFORE).astimezone(self.zone)
-        is_jump = local.utcoffset() != before.utcoffset()
-        return str((before if is_jump and not self._names(local) else local).date())
+        last = (instant - _SECOND).astimezone(self.zone)
+        if local.utcoffset() == last.utcoffset() or self._names(local):
+            return str(local.date())
+        return str((last.replace(tzinfo=None) + _SECOND).date())
 
     def _names(self, local: datetime) -> bool:
         known = CronSim(self.text, local)
@@ -75,7 +76,8 @@ def cron_of(text: str, zone: ZoneInfo, now: datetime) -> Cron:
     fields = text.split()
     if len(fields) != len(FIELDS) or len(text) > CHARS_MAX:
         raise _wrong(
-            f"{text!r} is no cron expression of five fields: {', '.join(FIELDS)}, as in '30 1 * * *'."
+            f"{shortened(text, CHARS_MAX)!r} is no cron expression of five fields ({', '.join(FIELDS)}), "
+            "such as '30 1 * * *'."
         )
     cron = Cron(text, zone)
     try:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, case, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Row, case, delete, func, insert, literal, select, text, tuple_, update
 
 from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
 from nightshift.schedules.runs import UNDER_WAY, Run, RunState
@@ -62,15 +62,21 @@ class Schedules(Statements):
         self._execute(update(schedule).where(*own).values(asdict(changed)))
 
     def delete(self, tenant_id: str, id: str) -> bool:
-        """Deletes a schedule with its versions and runs, which was locked. False: there is none."""
-        if self.get(tenant_id, id) is None:
-            return False
-        self._execute(delete(run).where(run.c.schedule_id == id, run.c.tenant_id == tenant_id))
-        self._execute(delete(version).where(version.c.schedule_id == id))
-        own = (schedule.c.id == id, schedule.c.tenant_id == tenant_id)
-        return self._changes_one(delete(schedule).where(*own))
+        """Deletes a schedule, which was locked, with its versions and runs. False: there is none."""
+        return self._delete(tenant_id, schedule.c.id == id) > 0
 
-    # -- versions ---------------------------------------------------------------------------------------
+    def delete_all(self, tenant_id: str) -> int:
+        """Deletes all schedules of a tenant. Returns how many there were."""
+        return self._delete(tenant_id)
+
+    def _delete(self, tenant_id: str, *conditions: ColumnElement[bool]) -> int:
+        wanted = select(schedule.c.id).where(schedule.c.tenant_id == tenant_id, *conditions)
+        ids = list(self._execute(wanted).scalars())
+        self._execute(delete(run).where(run.c.schedule_id.in_(ids)))
+        self._execute(delete(version).where(version.c.schedule_id.in_(ids)))
+        return self._execute(delete(schedule).where(schedule.c.id.in_(ids))).rowcount
+
+    # -- versions and runs of a schedule that its tenant was found to have -----------------------------
 
     def insert_version(self, new: ScheduleVersion) -> None:
         self._execute(insert(version).values(vars(new) | {"plan": new.plan.to_json()}))
@@ -92,8 +98,6 @@ class Schedules(Statements):
         if before is not None:
             wanted = wanted.where(version.c.version < before)
         return self._all(wanted.order_by(version.c.version.desc()).limit(limit), _to_version)
-
-    # -- runs, on behalf of a tenant --------------------------------------------------------------------
 
     def insert_run(self, new: Run) -> bool:
         """Records a run. False: there is one of this instant, which stays."""
@@ -191,12 +195,13 @@ class Schedules(Statements):
 
     def wake(self, ended: Run, now: datetime) -> None:
         """Has the runs looked at that may wait for this one: of its schedule, and what follows it."""
-        follows = (run.c.follows == ended.schedule_id) & (run.c.due_at == ended.due_at)
-        is_concerned = (run.c.schedule_id == ended.schedule_id) | follows
+        own = (run.c.schedule_id == ended.schedule_id,)
+        following = (run.c.follows == ended.schedule_id, run.c.due_at == ended.due_at)
         # All that wait are written to, and so locked: one that is being looked at sees this end, or is woken.
-        at = case((run.c.check_at > now, run.c.check_at), else_=now)
-        waiting = update(run).where(is_concerned, run.c.state == RunState.WAITING)
-        self._execute(waiting.values(check_at=at))
+        at = case((run.c.check_at > now, run.c.check_at), else_=literal(now, tables.UtcTimestamp))
+        for concerned in (own, following):  # each by its index
+            waiting = update(run).where(*concerned, IS_UNDER_WAY, run.c.state == RunState.WAITING)
+            self._execute(waiting.values(check_at=at))
 
 
 def _to_schedule(row: Row[Any]) -> Schedule:

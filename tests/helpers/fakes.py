@@ -51,6 +51,8 @@ from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
+from nightshift.schedules.plans import Plan, Schedule, ScheduleVersion
+from nightshift.schedules.runs import Run, RunState
 from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 
@@ -338,6 +340,52 @@ def a_webhook_endpoint(**overrides: Any) -> WebhookEndpoint:
         updated_at=STARTS_AT,
     )
     return replace(endpoint, **overrides)
+
+
+def a_schedule(**overrides: Any) -> Schedule:
+    """A schedule of a plan for every night, which waits for the next one."""
+    schedule = Schedule(
+        id=new_id("sched"),
+        tenant_id=DEFAULT_TENANT,
+        name="nightly",
+        version=1,
+        after=None,
+        key_id="k3v9x1qz",
+        created_at=STARTS_AT,
+        updated_at=STARTS_AT,
+        next_at=STARTS_AT + timedelta(hours=2),
+    )
+    return replace(schedule, **overrides)
+
+
+def a_schedule_version(schedule: Schedule) -> ScheduleVersion:
+    return ScheduleVersion(
+        schedule_id=schedule.id,
+        version=schedule.version,
+        created_at=schedule.updated_at,
+        key_id=schedule.key_id,
+        fingerprint="f" * 64,
+        plan=Plan(name=schedule.name, cron="30 1 * * *"),
+        job={},
+        webhook=None,
+        spec=a_spec(output="s3://bucket/out/{{date}}/").to_json(),
+        priority=PriorityClass.STANDARD,
+    )
+
+
+def a_schedule_run(schedule: Schedule, **overrides: Any) -> Run:
+    """A run that is to be looked at."""
+    run = Run(
+        id=new_id("run"),
+        schedule_id=schedule.id,
+        tenant_id=schedule.tenant_id,
+        version=schedule.version,
+        due_at=STARTS_AT,
+        local_date="2026-01-31",
+        state=RunState.WAITING,
+        check_at=STARTS_AT,
+    )
+    return replace(run, **overrides)
 
 
 def an_attempt(delivery: Delivery, *, status_code: int | None = 200, **overrides: Any) -> DeliveryAttempt:

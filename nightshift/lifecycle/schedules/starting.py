@@ -20,6 +20,7 @@ from nightshift.schedules.plans import Schedule, ScheduleProblem, ScheduleVersio
 from nightshift.schedules.runs import DueRun, Run, RunState, Start, behind, beside, due_runs, jittered
 from nightshift.schedules.variables import DATE, PREVIOUS_OUTPUT, RUN_ID, variables_of
 from nightshift.store import Transaction
+from nightshift.store.jobs.jobs import RUNNABLE_STATES
 from nightshift.tenants.keys import Scope
 from nightshift.tenants.tenant import TenantState
 
@@ -133,21 +134,22 @@ def look(tx: Transaction, run: Run, submitter: Submitter, now: datetime) -> Look
     if step is Start.SKIP:
         end_run(tx, run, RunState.SKIPPED, reason, now)
         return Looked(RunState.SKIPPED)
-    check_at = now + TRIED_AGAIN_AFTER if step is Start.REPLACE else None
-    tx.schedules.change_run(run.id, reason=reason, check_at=check_at)
-    return Looked(
-        RunState.WAITING, job_to_cancel=_replaced(tx, run, earlier, now) if step is Start.REPLACE else None
-    )
+    job = _replaced(tx, run, earlier, now) if step is Start.REPLACE else None
+    # Looked at again until its job is told to stop: what ends the job then wakes the run.
+    tx.schedules.change_run(run.id, reason=reason, check_at=None if job is None else now)
+    return Looked(RunState.WAITING, job_to_cancel=job)
 
 
 def _replaced(tx: Transaction, run: Run, earlier: Sequence[Run], now: datetime) -> str | None:
-    """Ends the earlier runs that wait. Returns the job under way: cancelling it locks it, and what ends a job
-    locks it before its run.
+    """Ends the earlier runs that wait. Returns the job that is to be cancelled, if that is still possible.
+
+    Not here: that locks the job, and what ends a job locks it before its run.
     """
     for other in earlier:
         if other.state is RunState.WAITING:
             end_run(tx, other, RunState.SKIPPED, f"The run of {run.local_date} replaces it.", now)
-    return next((other.job_id for other in earlier if other.job_id is not None), None)
+    jobs = [tx.jobs.fetch(other.job_id) for other in earlier if other.job_id is not None]
+    return next((job.id for job in jobs if job.state in RUNNABLE_STATES and job.stop_reason is None), None)
 
 
 def _submit(

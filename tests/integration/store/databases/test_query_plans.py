@@ -26,6 +26,8 @@ from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.files import JobPart
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import Administration
+from nightshift.schedules.plans import Schedule
+from nightshift.schedules.runs import RunState
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.listing import JobFilters
@@ -41,6 +43,9 @@ from tests.helpers.fakes import (
     a_dead_letter,
     a_delivery,
     a_job,
+    a_schedule,
+    a_schedule_run,
+    a_schedule_version,
     a_worker,
     an_api_key,
     claimed,
@@ -294,3 +299,40 @@ def test_a_page_is_read_in_the_order_of_the_index_of_its_filters(
     assert step.startswith(f"SEARCH {table} USING INDEX"), step
     for name in ("endpoint_id", "state"):
         assert (f"{name}=?" in step) is (name in wanted), step
+
+
+@pytest.fixture(scope="module")
+def scheduled(large_store: Store) -> Sequence[Schedule]:
+    """Schedules of one tenant, the second after the first, with runs that have ended and one under way."""
+    first = a_schedule()
+    second = a_schedule(name="second", after=first.name, next_at=None)
+    with large_store.transaction() as tx:
+        for schedule in (first, second):
+            tx.schedules.insert(schedule)
+            tx.schedules.insert_version(a_schedule_version(schedule))
+            tx.schedules.insert_run(a_schedule_run(schedule))
+    return [first, second]
+
+
+OF_SCHEDULES: dict[str, Callable[[Transaction, Schedule], object]] = {
+    "due": lambda tx, one: tx.schedules.due(tx.now(), 100),
+    "to_check": lambda tx, one: tx.schedules.to_check(tx.now(), 100),
+    "pending": lambda tx, one: tx.pending.work(tx.now()),
+    "end_run_of_job": lambda tx, one: tx.schedules.end_run_of_job("job_1", RunState.FAILED, None, tx.now()),
+    "wake": lambda tx, one: tx.schedules.wake(a_schedule_run(one), tx.now()),
+    "under_way": lambda tx, one: tx.schedules.under_way(one.id),
+    "followers": lambda tx, one: tx.schedules.followers(one.tenant_id, one.name),
+    "last_runs": lambda tx, one: tx.schedules.last_runs([one.id]),
+    "last_output": lambda tx, one: tx.schedules.last_output(one.id),
+    "delete_old_runs": lambda tx, one: tx.schedules.delete_old_runs(one.id, 1000),
+}
+
+
+@pytest.mark.parametrize("call", OF_SCHEDULES.values(), ids=OF_SCHEDULES.keys())
+def test_schedules_and_their_runs_are_found_by_indexes(
+    large_store: Store, scheduled: Sequence[Schedule], call: Callable[[Transaction, Schedule], object]
+) -> None:
+    plan = plan_of(large_store, lambda tx: call(tx, scheduled[0]))
+
+    assert any("schedule" in step for step in plan), plan
+    assert not [step for step in plan if re.match(r"SCAN schedule(_run)?$", step)], plan

@@ -18,6 +18,8 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhooks import Delivery, DeliveryState
+from nightshift.schedules.plans import Schedule
+from nightshift.schedules.runs import Run
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
 from tests.helpers.fakes import (
@@ -25,6 +27,8 @@ from tests.helpers.fakes import (
     a_dead_letter,
     a_delivery,
     a_file,
+    a_schedule,
+    a_schedule_run,
     a_spec,
     a_webhook_endpoint,
     an_answer,
@@ -61,6 +65,8 @@ class Belongings:
     owed: Delivery  # to the endpoint
     endpoint: WebhookEndpoint
     upload: Upload
+    schedule: Schedule
+    run: Run
 
 
 def belongings(store: Store, tenant_id: str) -> Belongings:
@@ -79,6 +85,8 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
     died = a_delivery(bulk, endpoint_id=endpoint.id, state=DeliveryState.DEAD)
     upload = an_upload(tenant_id=tenant_id)
     answered = claimed_online(store, online.shard_id)
+    schedule = a_schedule(tenant_id=tenant_id)
+    run = a_schedule_run(schedule)
     with store.transaction() as tx:
         transitions.record_answer(tx, answered, an_answer(), tx.now())
         tx.deletions.record([(tenant_id, online.job.id)], JobPart.EVENTS, tx.now())
@@ -89,13 +97,18 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
         tx.deliveries.insert(delivery)
         tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, tx.now())
         tx.webhook_endpoints.insert(endpoint)
+        tx.schedules.insert(schedule)
+        tx.schedules.insert(a_schedule(tenant_id=tenant_id, name="second", after="nightly"))
+        tx.schedules.insert_run(run)
         tx.deliveries.disable_endpoint(delivery, STARTS_AT - 1000 * DAY)  # before its first job
         tx.deliveries.insert(owed, died)
         tx.idempotency.keep(tenant_id, KEY, answer, tx.now(), tx.now() + DAY)
         tx.keys.insert(an_api_key(tenant_id=tenant_id))
         tx.keys.keep_webhook_secret(tenant_id, b"secret", tx.now())
     assert online.shard_id is not None
-    return Belongings(bulk, online.job, file, delivery, answer, dead, online.shard_id, owed, endpoint, upload)
+    return Belongings(
+        bulk, online.job, file, delivery, answer, dead, online.shard_id, owed, endpoint, upload, schedule, run
+    )
 
 
 def names_the_writer(tx: Transaction, tenant_id: str, job: Job) -> bool:
@@ -189,6 +202,14 @@ REACHES: dict[str, Reach] = {
     "idempotency.keep": lambda tx, who, own: (
         not tx.idempotency.keep(who, KEY, own.answer, tx.now(), tx.now() + DAY)  # the key is in use
     ),
+    "schedules.get": lambda tx, who, own: tx.schedules.get(who, own.schedule.id),
+    "schedules.named": lambda tx, who, own: tx.schedules.named(who, own.schedule.name),
+    "schedules.list": lambda tx, who, own: tx.schedules.list(who, limit=10),
+    "schedules.count": lambda tx, who, own: tx.schedules.count(who),
+    "schedules.followers": lambda tx, who, own: tx.schedules.followers(who, own.schedule.name),
+    "schedules.run": lambda tx, who, own: tx.schedules.run(who, own.run.id),
+    "schedules.delete": lambda tx, who, own: tx.schedules.delete(who, own.schedule.id),
+    "schedules.delete_all": lambda tx, who, own: tx.schedules.delete_all(who),
     "files.get": lambda tx, who, own: tx.files.get(who, own.file.id, tx.now()),
     "files.get_to_read": lambda tx, who, own: tx.files.get_to_read(who, own.file.id, tx.now()),
     "files.get_to_delete": lambda tx, who, own: tx.files.get_to_delete(who, own.file.id, tx.now()),
@@ -261,5 +282,5 @@ def test_it_makes_no_difference_that_the_stranger_has_things_of_its_own(store: S
 
 
 def shows(result: object, own: Belongings) -> bool:
-    ids = (own.bulk.id, own.online.id, own.file.id, own.delivery.id, own.endpoint.id)
+    ids = (own.bulk.id, own.online.id, own.file.id, own.delivery.id, own.endpoint.id, own.schedule.id)
     return any(id in str(result) for id in ids)
