@@ -184,6 +184,8 @@ def _print_changes(changes: Sequence[Change], *, json: bool) -> None:
             typer.echo(f"{MARKS[change.kind]} {printable(change.name)}")
             for path, (before, after) in change.fields.items():
                 typer.echo(f"    {printable(path)}: {_difference(before, after)}")
+            if change.kind is Kind.UPDATED and not change.fields:
+                typer.echo("    webhook.secret, or another field that is not shown")
 
 
 def _difference(before: Any, after: Any) -> str:
