@@ -271,11 +271,7 @@ class Client:
 
     def delete_job(self, job_id: str) -> None:
         """Deletes a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
-        try:
-            self._call("DELETE", f"/v1/jobs/{_segment(job_id)}")
-        except ApiError as error:  # a retry whose first answer was lost finds it no more
-            if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
-                raise
+        self._delete(f"/v1/jobs/{_segment(job_id)}")
 
     def events(
         self, job_id: str, *, after: str | None = None, on_keep_alive: Callable[[], None] = lambda: None
@@ -439,8 +435,11 @@ class Client:
 
     def delete_schedule(self, name: str) -> None:
         """Deletes a schedule; its jobs stay. Raises ApiError (404: no such schedule)."""
+        self._delete(f"{_SCHEDULES}/{_segment(name)}")
+
+    def _delete(self, path: str) -> None:
         try:
-            self._call("DELETE", f"{_SCHEDULES}/{_segment(name)}")
+            self._call("DELETE", path)
         except ApiError as error:  # a retry whose first answer was lost finds it no more
             if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
                 raise
