@@ -84,16 +84,19 @@ def naming(path: Path, param: str | None = None) -> Iterator[None]:
         raise error_in(path, problem, param) from problem
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        says = getattr(error, "problem", None) or "it holds a character that YAML does not allow"
-        advice = _QUOTES if any(words in says for words in _FOR_WANT_OF_QUOTES) else ""
-        problem = YamlProblem(mark.line + 1 if mark else 1, "", f"this is no YAML: {says}{advice}")
-        raise error_in(path, problem, param) from error
+        raise error_in(path, YamlProblem(mark.line + 1 if mark else 1, "", _no_yaml(error)), param) from error
     except RecursionError as error:
-        problem = YamlProblem(1, "", "its fields and lists are nested too deeply")
-        raise error_in(path, problem, param) from error
+        says = "its fields and lists are nested too deeply"
+        raise error_in(path, YamlProblem(1, "", says), param) from error
     except (ValueError, OverflowError) as error:  # PyYAML's, which says no place
         says = "this is no YAML: a number in an escape or a directive is too large"
         raise error_in(path, YamlProblem(1, "", says), param) from error
+
+
+def _no_yaml(error: yaml.YAMLError) -> str:
+    says = getattr(error, "problem", None) or "it holds a character that YAML does not allow"
+    advice = _QUOTES if any(words in says for words in _FOR_WANT_OF_QUOTES) else ""
+    return f"this is no YAML: {says}{advice}"
 
 
 def error_in(path: Path, problem: YamlProblem, param: str | None = None) -> ConfigurationError:

@@ -65,7 +65,7 @@ def read_plans(paths: Sequence[Path]) -> list[Plan]:
         if (earlier := plans.get(plan.name)) is not None:
             raise plan.error(f"it is there twice, also in {earlier.path}, line {line_of(earlier.node)}")
         plans[plan.name] = plan
-    order = TopologicalSorter({name: {plan.after} & plans.keys() for name, plan in plans.items()})
+    order = TopologicalSorter({name: plans.keys() & {plan.after} for name, plan in plans.items()})
     try:
         return [plans[name] for name in order.static_order()]
     except CycleError as error:
@@ -107,10 +107,11 @@ def _value(node: yaml.Node, field: str) -> Any:
         return [_value(element, f"{field}[{place}]") for place, element in enumerate(node.value)]
     if node.tag != _TEXT_TAG:
         raise YamlProblem(line_of(node), field, f"tags such as {node.tag} are not read")
+    assert isinstance(node, yaml.ScalarNode)
     return node.value if node.style else _plain(node, field)
 
 
-def _plain(node: yaml.Node, field: str) -> Any:
+def _plain(node: yaml.ScalarNode, field: str) -> Any:
     """A value without quotes: a text, or one that JSON writes likewise. What YAML would take for something
     else, such as `no` for false, is refused.
     """
@@ -118,7 +119,7 @@ def _plain(node: yaml.Node, field: str) -> Any:
     if _TIME.fullmatch(text):
         says = f'put it in quotes, "{text}": YAML takes 1:00 for the number 60, as times are in base 60'
         raise YamlProblem(line_of(node), field, says)
-    tag = _READER.resolve(yaml.ScalarNode, text, (True, False))
+    tag: str = _READER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag in (_TEXT_TAG, _NULL_TAG):
         return text if tag == _TEXT_TAG else None
     try:
