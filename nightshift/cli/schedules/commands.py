@@ -41,7 +41,8 @@ def apply(
 ) -> None:
     """Make the server's schedules what files say, and show what changes, field by field.
 
-    Every plan is checked before the first one is applied. A plan that is as it was stays as it is.
+    Every plan is checked before the first one is applied. One that is as it was makes no new version; its
+    runs are made on behalf of the key that applied it last.
     """
     plans = _plans_of(files)
     with open_client() as client:
@@ -152,14 +153,16 @@ def _checked(client: "Client", plan: "Plan", there: dict[str, JsonObject]) -> Ch
 
 
 def _carry_out(client: "Client", plans: "Sequence[Plan]", changes: Sequence[Change]) -> None:
-    """Applies what has changed, then deletes; what was done before an error stays."""
-    by_name = {plan.name: plan for plan in plans}
+    """Applies the plans, then deletes; what was done before an error stays.
+
+    A plan that is as it was is applied, too: from then on its runs are made on behalf of this key.
+    """
+    for plan in plans:
+        with _blaming(plan):
+            client.apply_schedule(plan.body)
     for change in changes:
         if change.kind is Kind.DELETED:
             client.delete_schedule(change.name)
-        elif change.kind is not Kind.UNCHANGED:
-            with _blaming(by_name[change.name]):
-                client.apply_schedule(by_name[change.name].body)
 
 
 @contextmanager

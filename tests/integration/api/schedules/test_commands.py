@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from nightshift.cli.main import main
 from nightshift.client import Client
+from nightshift.schedules.plans import ScheduleProblem
 from tests.integration.api.conftest import KeyMaker
 
 Command = Callable[..., "Ended"]
@@ -126,6 +127,22 @@ def test_what_the_server_refuses_has_its_line_and_changes_nothing(
     assert (ended.code, ended.out) == (1, "")
     assert said in ended.err
     assert list(client.schedules()) == []
+
+
+def test_an_unchanged_plan_is_applied_on_behalf_of_another_key(
+    schedules, client, plans, make_key, store, monkeypatch
+):
+    schedules("apply", plans)
+    with store.transaction() as tx:
+        before = tx.schedules.named("default", "nightly")
+        tx.schedules.update(replace(before, problem=ScheduleProblem("key_revoked", "Apply the plan again.")))
+    assert schedules("list").out.count("problem (key_revoked)") == 1
+
+    monkeypatch.setenv("NIGHTSHIFT_API_KEY", make_key())
+    assert schedules("apply", plans, "--dry-run").err == "would be: 2 unchanged\n"
+    assert client.get_schedule("nightly")["problem"] is not None
+    assert schedules("apply", plans).err == "2 unchanged\n"
+    assert client.get_schedule("nightly")["problem"] is None
 
 
 def test_a_pruned_schedule_is_gone_and_a_paused_one_stays_paused(schedules, client, plans):
