@@ -274,7 +274,7 @@ class Client:
         self._delete(f"/v1/jobs/{_segment(job_id)}")
 
     def events(
-        self, job_id: str, *, after: str | None = None, on_keep_alive: Callable[[], None] = lambda: None
+        self, job_id: str, *, after: str | None = None, on_keep_alive: Callable[[], object] = lambda: None
     ) -> Iterator[JobEvent]:
         """A job's events, from the first or after an event's id, until the job has ended. `on_keep_alive` is
         called about every 15 s that bring none.
@@ -300,7 +300,9 @@ class Client:
                     raise
                 self._sleep(error.retry_after_s or RETRY.delay_s(failures))
 
-    def results(self, job_id: str, *, after: str | None = None) -> Iterator[JsonObject]:
+    def results(
+        self, job_id: str, *, after: str | None = None, only_failed: bool = False
+    ) -> Iterator[JsonObject]:
         """Rows that have a result, from the first or after a row's `id`; rows that never ran are only in the
         output.
 
@@ -309,7 +311,7 @@ class Client:
         failures = 0
         while True:
             try:
-                for row in self._result_stream(job_id, after):
+                for row in self._result_stream(job_id, after, only_failed=only_failed):
                     yield row
                     after, failures = row["id"], 0
                 return
@@ -471,7 +473,7 @@ class Client:
             left = None if left is None else left - len(page["data"])
 
     def _event_stream(
-        self, job_id: str, after: str | None, on_keep_alive: Callable[[], None]
+        self, job_id: str, after: str | None, on_keep_alive: Callable[[], object]
     ) -> Iterator[JobEvent]:
         headers = {"last-event-id": after} if after else {}
         timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
@@ -482,9 +484,9 @@ class Client:
                 raise _api_error(answer)
             yield from parse_events(_with_comments_told(answer.iter_lines(), on_keep_alive))
 
-    def _result_stream(self, job_id: str, after: str | None) -> Iterator[JsonObject]:
+    def _result_stream(self, job_id: str, after: str | None, *, only_failed: bool) -> Iterator[JsonObject]:
         path = f"/v1/jobs/{_segment(job_id)}/results"
-        query = {"after": after} if after else {}
+        query = ({"after": after} if after else {}) | ({"outcome": "errored"} if only_failed else {})
         with self._http.stream("GET", path, params=query, headers={"accept": NDJSON}) as answer:
             if answer.is_error:
                 answer.read()
@@ -574,7 +576,7 @@ def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
             fields = {}
 
 
-def _with_comments_told(lines: Iterator[str], on_comment: Callable[[], None]) -> Iterator[str]:
+def _with_comments_told(lines: Iterator[str], on_comment: Callable[[], object]) -> Iterator[str]:
     for line in lines:
         if line.startswith(":"):
             on_comment()

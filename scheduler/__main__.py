@@ -60,6 +60,7 @@ from scheduler.duties.running_output import OutputParts
 from scheduler.duties.scheduling import Scheduling
 from scheduler.duties.stopping import Deadlines, Stopping, StoppingConfig
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
+from scheduler.duties.windows import Forecasts, Windows
 from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
@@ -258,6 +259,8 @@ def duties(
         Recovery(store, recovery),
         Deadlines(store),
         Stopping(store, stopping),
+        Windows(store),
+        Forecasts(store),
         OutputParts(writing, leader_id, lambda: elector.lead, may_continue=may_continue),
         Assembly(writing, lambda: elector.lead, may_continue=may_continue),
         Retention(store, parts.objects, retention, may_continue),

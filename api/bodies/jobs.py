@@ -39,6 +39,7 @@ from nightshift.outbound.webhook_events import EVENT_TYPES
 
 URI_CHARS_MAX: Final = 2048
 COLUMN_CHARS_MAX: Final = 255
+WINDOW_CHARS_MAX: Final = 100
 WINDOW_UNITS: Final = "mhd"
 TIMEOUT_UNITS: Final = "smh"
 
@@ -164,6 +165,7 @@ BULK_FIELDS: Final = (
     "output",
     "template",
     "id_column",
+    "window",
     "name",
     "date",
     *(option.name for option in OPTIONS),
@@ -206,7 +208,8 @@ class JobCreate(Options, NativeOptionFields):
     template: JsonObject | None = None
     id_column: Annotated[str, Field(min_length=1, max_length=COLUMN_CHARS_MAX)] | None = None
     format: Annotated[Literal["jsonl", "parquet"], null_means("jsonl")] = "jsonl"
-    completion_window: str = "24h"
+    completion_window: str | None = None
+    window: Annotated[str, Field(max_length=WINDOW_CHARS_MAX)] | None = None
     metadata: Metadata | None = None
     name: Name | None = None
     date: RunDate | None = None

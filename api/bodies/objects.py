@@ -10,7 +10,7 @@ from api.bodies.files import FileObject
 from api.bodies.jobs import ShownOptions
 from nightshift.fleet.models import ModelKind
 from nightshift.fleet.workers import NoticeKind, WorkerState
-from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.jobs import JobKind, JobState, Outlook, StopReason
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.priorities import PriorityClass
 
@@ -118,6 +118,8 @@ class ListedJob(AcceptedJob, ShownOptions):
     id_column: str | None
     format: str
     completion_window: str
+    window: str | None
+    outlook: Outlook | None
     max_runtime: str | None
     retry_on_interrupt: bool
     capacity: str
@@ -131,6 +133,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     planned_at: int | None
     started_at: int | None
     paused_at: int | None
+    resumes_at: int | None
     stop_requested_at: int | None
     finalizing_at: int | None
     finished_at: int | None

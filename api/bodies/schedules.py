@@ -16,6 +16,7 @@ from nightshift.schedules.plans import (
     Overlap,
     Plan,
     jitter_s,
+    of_job,
 )
 from nightshift.schedules.runs import RunState
 
@@ -66,10 +67,11 @@ class SchedulePut(OwnBody):
                 raise InvalidRequest(
                     f"Invalid 'job.{field}': {advice}.", param=f"job.{field}", code="unknown_parameter"
                 )
+        hours = {} if self.window is None else {"window": f"{self.window} {self.time_zone}"}
         try:
-            return parsed(JobCreate, self.job)
+            return parsed(JobCreate, self.job | hours)
         except InvalidRequest as error:
-            raise error.about(f"job.{error.param}" if error.param else "job") from error
+            raise of_job(error) from error
 
 
 class ScheduleProblemObject(BaseModel):

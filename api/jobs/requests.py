@@ -5,14 +5,18 @@ from typing import Any, Final
 
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, Options, endpoint_named, parse_duration
 from api.dependencies import EncodedBody
+from api.responses.times import window_text
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Webhook
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.submission import new_job
+from nightshift.schedules.windows import parse_window
 
 JOBS_ROUTE: Final = "/v1/jobs"
+COMPLETION_WINDOW: Final = "24h"  # of jobs that name none …
+NIGHTS_WINDOW_S: Final = 7 * 86_400  # … and in hours of the day, which are to have several nights
 BATCHES_ROUTE: Final = "/v1/batches"
 UNCONVERTED: Final = ("retry_on_interrupt", "capacity", "metadata")  # a job records them as they were sent
 
@@ -30,7 +34,9 @@ def online_job(
     new = new_job(
         tenant_id,
         Face.NATIVE,
-        _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
+        _spec(
+            fields.endpoint, fields, _completion_window(fields, window_max_s), window_max_s, fields.metadata
+        ),
         fingerprint=fingerprint(JOBS_ROUTE, raw | {"body": encoded.sha256}),
         priority=fields.priority or request.priority_class,
         model=request.model,
@@ -41,8 +47,10 @@ def online_job(
 
 def bulk_job(tenant_id: str, fields: JobCreate, raw: JsonObject, window_max_s: int) -> NewJob:
     """A bulk job with part files under `output`. Raises InvalidRequest."""
+    window = _completion_window(fields, window_max_s)
     spec = replace(
-        _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
+        _spec(fields.endpoint, fields, window, window_max_s, fields.metadata),
+        window=None if fields.window is None else _hours(fields.window),
         input=fields.input,
         output=fields.output,
         template=fields.template,
@@ -93,6 +101,20 @@ def retry_job(old: Job, fields: JobRetry, raw: JsonObject, window_max_s: int) ->
         fingerprint=fingerprint(f"{JOBS_ROUTE}/{old.id}/retry", raw),
         priority=fields.priority or old.priority,
     )
+
+
+def _completion_window(fields: JobCreate, window_max_s: int) -> str:
+    if fields.completion_window is not None:
+        return fields.completion_window
+    return COMPLETION_WINDOW if fields.window is None else window_text(min(NIGHTS_WINDOW_S, window_max_s))
+
+
+def _hours(text: str) -> str:
+    """A window, written in one way. Raises InvalidRequest."""
+    try:
+        return str(parse_window(text))
+    except InvalidRequest as error:
+        raise error.about("window") from error
 
 
 def _spec(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import Response, StreamingResponse
@@ -51,7 +51,9 @@ class RowPlace:
         return f"row_{self.segment}_{self.row}"
 
 
-def rows_of(services: Services, job: Job, after: str | None, limit: int | None) -> Iterator[bytes]:
+def rows_of(
+    services: Services, job: Job, after: str | None, limit: int | None, *, only_failed: bool = False
+) -> Iterator[bytes]:
     """The lines of at most `limit` rows after this row; None: all there are. Blocks on the object store.
 
     Raises NotFound, also once the results are deleted; that of an unknown row when first advanced.
@@ -60,7 +62,9 @@ def rows_of(services: Services, job: Job, after: str | None, limit: int | None) 
         raise NotFound("The results of this job have had their time and are deleted.", code="results_deleted")
     place = None if after is None else RowPlace.parse(after)
     rows = (
-        _online_row(services, job, place) if job.kind is JobKind.ONLINE else _bulk_rows(services, job, place)
+        _online_row(services, job, place)
+        if job.kind is JobKind.ONLINE
+        else _bulk_rows(services, job, place, only_failed=only_failed)
     )
     return islice(rows, limit)
 
@@ -105,12 +109,15 @@ def _id_of(line: bytes) -> bytes:
     return match[1]
 
 
-def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:
+def _bulk_rows(services: Services, job: Job, after: RowPlace | None, *, only_failed: bool) -> Iterator[bytes]:
     for listed in _segments(services, job, after):
+        if only_failed and not listed.segment.failed:
+            continue
         first = after.row + 1 if after is not None and after.segment == listed.id else 0
         results = read_segment(services.objects, listed.segment)
         for row, result in enumerate(results[first:], start=first):
-            yield result.native_line(str(RowPlace(listed.id, row)))
+            if not (only_failed and result.succeeded):
+                yield result.native_line(str(RowPlace(listed.id, row)))
 
 
 def _segments(services: Services, job: Job, after: RowPlace | None) -> Iterator[ListedSegment]:
@@ -171,7 +178,10 @@ async def list_results(
     caller: CallerDep,
     listing: ListingDep,
     accept: Annotated[str, Header()] = "",
+    outcome: Literal["errored"] | None = None,
 ) -> Response:
+    """`outcome`: with `errored` those rows of a bulk job alone."""
+    only_failed = outcome is not None
     is_streamed = NDJSON in accept.lower()
     limit = listing.limit if "limit" in request.query_params else None
 
@@ -183,10 +193,13 @@ async def list_results(
     job = await storage.run(find)
     headers = {} if job.state.is_terminal else INCOMPLETE
     if is_streamed:
-        rows = rows_of(services, job, listing.after, limit)
+        rows = rows_of(services, job, listing.after, limit, only_failed=only_failed)
         pieces = await storage.begun(in_pieces(rows))
         return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
     content = await storage.run(
-        lambda: listing_of([*rows_of(services, job, listing.after, listing.limit + 1)], listing.limit)
+        lambda: listing_of(
+            [*rows_of(services, job, listing.after, listing.limit + 1, only_failed=only_failed)],
+            listing.limit,
+        )
     )
     return whole(content, headers=headers)

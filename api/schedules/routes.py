@@ -29,7 +29,7 @@ from nightshift.jobs import JsonObject, Webhook
 from nightshift.jobs.json_text import fingerprint
 from nightshift.lifecycle.schedules import changes
 from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan, get_schedule
-from nightshift.schedules.plans import Schedule, check_plan
+from nightshift.schedules.plans import Schedule, check_plan, of_job
 from nightshift.schedules.runs import Run
 from nightshift.store import Transaction
 
@@ -156,7 +156,7 @@ def _new_plan(services: Services, caller: Caller, name: str, fields: SchedulePut
             caller.tenant_id, job, fields.job, services.settings.submission.completion_window_max_s
         )
     except InvalidRequest as error:
-        raise error.about(f"job.{error.param}" if error.param else "job") from error
+        raise of_job(error) from error
     spec, webhook = made.spec, fields.webhook
     if webhook is not None:
         spec = replace(spec, webhook=Webhook(webhook.url, tuple(webhook.events)))

@@ -53,6 +53,11 @@ def print_json(data: Any) -> None:
     typer.echo("".join(map(_escaped, text)) if not text.isascii() else text)
 
 
+def print_json_line(data: Any) -> None:
+    """Prints JSON on one line, likewise."""
+    typer.echo("".join(map(_escaped, json.dumps(data, ensure_ascii=False, default=str))))
+
+
 def _escaped(character: str) -> str:
     acts = not character.isascii() and unicodedata.category(character) in NO_TEXT
     return json.dumps(character)[1:-1] if acts else character

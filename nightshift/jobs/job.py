@@ -21,6 +21,7 @@ from nightshift.jobs.json_text import LARGE_BYTES, json_bytes, json_text, loads
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.schedules.windows import Window, parse_window
 
 JsonObject = dict[str, Any]
 
@@ -78,6 +79,13 @@ class StopReason(StrEnum):
         return f"batch_{self.value}"
 
 
+class Outlook(StrEnum):
+    """The prediction for a bulk job that its owner was told last."""
+
+    AT_RISK = "at_risk"  # its rows will not be done by the end of its window, or by its deadline
+    ON_TRACK = "on_track"  # they will after all
+
+
 class JobKind(StrEnum):
     ONLINE = "online"
     BULK = "bulk"
@@ -112,6 +120,9 @@ class JobSpec:
     max_runtime_s: int | None = None  # from the first claim
     retry_on_interrupt: bool = True
     capacity: str = "any"  # spot, on_demand or any
+    window: str | None = (
+        None  # hours of the day in which its rows run, as `parse_window` reads them; None: all
+    )
     output_expires_after_s: int | None = None  # OpenAI output files
     webhook: Webhook | None = None
     metadata: dict[str, str] | None = None
@@ -122,6 +133,11 @@ class JobSpec:
     kept_in: str | None = None  # a retry's field for what is kept of the earlier job's rows
     service_tier: str | None = None  # echoed on OpenAI answers
     storing: JsonObject | None = None  # of a stored response: how it was asked for; None: it is not one
+
+    @property
+    def hours(self) -> Window | None:
+        """The window, read. None: its rows run at any time."""
+        return None if self.window is None else parse_window(self.window)
 
     @property
     def stored_bytes(self) -> int:
@@ -236,6 +252,8 @@ class Job:
     stop_reason: StopReason | None = None
     stop_requested_at: datetime | None = None
     paused_at: datetime | None = None  # since when no shard of it is claimed
+    window_turns_at: datetime | None = None  # its window ends, or opens if it is paused until then
+    outlook: Outlook | None = None  # None: nothing was told since its window opened
     rows_estimated: int | None = None  # from a sample, of what is cut; for progress only
     errors: tuple[InputError, ...] = ()
     output_file_id: str | None = None
@@ -252,6 +270,17 @@ class Job:
     traceparent: str | None = None  # the span that submitted it, as W3C has it; None: it is not traced
     problem: JobProblem | None = None  # a bulk job's; None: there is none, or the job has ended
     problem_changes: int = 0  # how often `problem` has changed
+
+    @property
+    def resumes_at(self) -> datetime | None:
+        """The opening of its window, if that is what it is paused for."""
+        return None if self.paused_at is None else self.window_turns_at
+
+    @property
+    def due_at(self) -> datetime:
+        """The time by which its rows are to be done: the end of its open window, or else its deadline."""
+        closes_at = self.window_turns_at if self.paused_at is None else None
+        return self.deadline_at if closes_at is None else min(closes_at, self.deadline_at)
 
     @property
     def has_shards(self) -> bool:
@@ -329,7 +358,17 @@ class NewJob:
         """The end of its window, where it is accepted now."""
         return now + timedelta(seconds=self.spec.completion_window_s)
 
+    def pause_at(self, now: datetime) -> tuple[datetime | None, datetime | None]:
+        """The times `paused_at` and `window_turns_at`, where it is accepted now: outside its window it is
+        paused until that opens.
+        """
+        hours = self.spec.hours
+        if hours is None:
+            return None, None
+        return None if hours.is_open(now) else now, hours.turns_at(now)
+
     def accepted(self, now: datetime) -> Job:
+        paused_at, window_turns_at = self.pause_at(now)
         return Job(
             id=self.id,
             tenant_id=self.tenant_id,
@@ -343,6 +382,8 @@ class NewJob:
             usage=Usage(),
             created_at=now,
             deadline_at=self.deadline_at(now),
+            paused_at=paused_at,
+            window_turns_at=window_turns_at,
             retry_of=self.retry_of,
             tokens_queued=self.tokens_queued,
             traceparent=self.traceparent,

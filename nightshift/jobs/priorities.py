@@ -1,6 +1,6 @@
 """Priority classes, and the order of claims, which `store/shards/claims.py` computes in SQL:
 
-    1  effective rank   the class, one better when the deadline is near or the job has waited long
+    1  effective rank   the class, one better from `rises_at` on: its time is short, or it has waited long
     2  in flight        the tenant with the fewest shards leased right now
     3  deadline         the earlier one
     4  creation         the older one
@@ -30,7 +30,7 @@ A claim leaves out work for which the worker has no room beside what it holds:
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -74,8 +74,23 @@ SERVICE_TIER_OF_CLASS: Final = {
 class PriorityConfig:
     """The times after which a job counts as one class better."""
 
-    deadline_ramp: timedelta = timedelta(minutes=30)  # until its deadline
+    deadline_ramp: timedelta = timedelta(minutes=30)  # until its deadline, however little is left of it
+    slack_factor: float = 1.25  # times the work that is left, until the time it is due
     ageing: timedelta = timedelta(hours=6)  # since its creation
+
+
+def urgent_from(due_at: datetime, work_left_s: float, config: PriorityConfig = PriorityConfig()) -> datetime:
+    """The time from which a job's slack is short. `work_left_s`: seconds that its rows take at the measured
+    pace, with the present workers.
+    """
+    return due_at - max(config.deadline_ramp, timedelta(seconds=config.slack_factor * work_left_s))
+
+
+def rises_at(
+    created_at: datetime, urgent_at: datetime, config: PriorityConfig = PriorityConfig()
+) -> datetime:
+    """The time from which a job counts as one class better, at the latest `ageing` after its creation."""
+    return min(urgent_at, created_at + config.ageing)
 
 
 HELD_MAX: Final = 64

@@ -1,4 +1,5 @@
-"""Changes that people order: of a job that has not ended, the deletion of one that has, a worker's drain.
+"""Changes that people, or a job's window, order: of a job that has not ended, the deletion of one that has, a
+worker's drain.
 
 Each function is one change in the caller's open transaction. A deleted job is not found from the commit on;
 the scheduler deletes its rows and bytes later (`scheduler/duties/deletion.py`).
@@ -13,7 +14,9 @@ from nightshift.jobs import Face, Job, JobKind, ShardState
 from nightshift.jobs.files import JobPart, retry_input_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.jobs.shard import Ring
-from nightshift.lifecycle.transitions import BULK_RINGS_MAX
+from nightshift.lifecycle.transitions import BULK_RINGS_MAX, append_paused
+from nightshift.lifecycle.webhooks.fan_out import owe_run_event
+from nightshift.outbound.webhook_events import MISSED
 from nightshift.store import Transaction
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
 from nightshift.tenants.audit import Action, Actor
@@ -48,8 +51,8 @@ def change(tx: Transaction, job: Job, changes: JobChanges, now: datetime) -> tup
 
 
 def pause(tx: Transaction, job: Job, now: datetime) -> None:
-    """Pauses a job: no shard of it is claimed. Workers learn of it with a heartbeat, save what they have and
-    hand theirs back.
+    """Pauses a job, whatever its window: no shard of it is claimed. Workers learn of it with a heartbeat,
+    save what they have and hand theirs back.
 
     A repeat changes nothing. Raises Conflict.
     """
@@ -63,11 +66,18 @@ def pause(tx: Transaction, job: Job, now: datetime) -> None:
 
 
 def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
-    """Resumes a job: its shards may be claimed again. Returns the rings to send.
+    """Resumes a job that a person has paused: its shards may be claimed again, outside its window once that
+    opens. Returns the rings to send.
 
     A repeat changes nothing. Raises Conflict.
     """
-    if tx.controls.resume(job.tenant_id, job.id):
+    hours = job.spec.hours
+    is_open = hours is None or hours.is_open(now)
+    turns_at = None if hours is None else hours.turns_at(now)
+    if tx.controls.resume(job, window_turns_at=turns_at, is_open=is_open):
+        if not is_open:
+            append_paused(tx, tx.jobs.fetch(job.id), now)
+            return ()
         tx.events.append(job.id, "job.resumed", {}, now)
         queued = tx.shards.queued_of(job.id, limit=BULK_RINGS_MAX)
         rank = tx.jobs.fetch(job.id).priority.rank
@@ -75,6 +85,28 @@ def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
     job = tx.jobs.fetch(job.id)
     _in_time(job.state in RUNNABLE_STATES and job.stop_reason is None, job, "resume")
     return ()
+
+
+def turn_window(tx: Transaction, job: Job, now: datetime) -> bool:
+    """Pauses a job at the end of its window until the next opening, or lets it go on at the opening. False:
+    another scheduler did, or a person has paused it.
+
+    Which of both is decided by the hours as they are now: a scheduler may have been away for days. A night
+    that ends with rows left was missed. Workers hand back what they run at the end without being told.
+    """
+    hours = job.spec.hours
+    assert hours is not None, "only a job with a window is at a turn of it"
+    is_open = hours.is_open(now)
+    paused_at = None if is_open else job.paused_at or now
+    if not tx.windows.turn(job, window_turns_at=hours.turns_at(now), paused_at=paused_at):
+        return False
+    turned = tx.jobs.fetch(job.id)
+    if is_open and job.paused_at is not None:
+        tx.events.append(job.id, "job.resumed", {}, now)
+    if not is_open:
+        append_paused(tx, turned, now)
+        owe_run_event(tx, turned, MISSED, now, resumes_at=hours.turns_at(now))
+    return True
 
 
 def _in_time(is_changed: bool, job: Job, verb: str) -> None:

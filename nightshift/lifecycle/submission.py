@@ -33,6 +33,7 @@ from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
 from nightshift.process.settings import SubmissionSettings
 from nightshift.process.tracing.spans import current_traceparent
+from nightshift.schedules.windows import check_length
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
@@ -68,6 +69,9 @@ class Submitter:
         if spec.input is not None:
             _check_locations(new, self.locations)
             _check_effort(spec)
+            with _about("window"):
+                if spec.hours is not None:
+                    check_length(spec.hours, self.settings.segment_interval_s)
         if spec.webhook is not None:
             check_webhook_url(spec.webhook.url, self.settings, "webhook.url")
         secret = None if webhook_secret is None else _encrypted(webhook_secret, self.vault)

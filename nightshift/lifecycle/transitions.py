@@ -34,8 +34,8 @@ from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.schedules.ends import job_ended
-from nightshift.lifecycle.webhooks.fan_out import owe
-from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
+from nightshift.lifecycle.webhooks.fan_out import owe, owe_run_event
+from nightshift.outbound.webhook_events import MISSED, PASSING, RUNNING, event_type
 from nightshift.store import Transaction
 from nightshift.store.shards.leases import ExpiredLease
 from nightshift.store.shards.shards import PreparedShards
@@ -61,6 +61,8 @@ def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accepts a bulk job; the scheduler reads its input next. Raises OutputInUse."""
     job = tx.jobs.insert(new, now, output_place=place_of(new.spec))
     tx.events.begin(job.id, f"job.{job.state}", _state_data(job, job.state), now)
+    if job.resumes_at is not None:
+        append_paused(tx, job, now)
     tx.holdings.add(job.tenant_id, held_by(job) + Holding(stored_bytes=new.stored_bytes))
     return Submitted(job, None, ())
 
@@ -303,10 +305,19 @@ def finish(
         job_ended(tx, job, state, now)
     ended = tx.jobs.fetch(job.id)
     _append_state_event(tx, ended, state, now)
+    if state is JobState.EXPIRED and job.kind is JobKind.BULK:
+        owe_run_event(tx, ended, MISSED, now)
     end_type = event_type(ended)
     if end_type is not None:
         owe(tx, ended, end_type, now)
     return True
+
+
+def append_paused(tx: Transaction, job: Job, now: datetime) -> None:
+    """Records the pause of a job, and if it is one between two nights, when it ends."""
+    resumes_at = job.resumes_at
+    data = {} if resumes_at is None else {"resumes_at": int(resumes_at.timestamp())}
+    tx.events.append(job.id, "job.paused", data, now)
 
 
 def counts_json(counts: Counts) -> JsonObject:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from nightshift.jobs import Face, Job, JobKind, JobProblem, JobState, JsonObject
 from nightshift.jobs.ids import batch_id
@@ -23,6 +23,9 @@ BATCH_EVENT: Final = {
 RUNNING: Final = "job.running"
 PROGRESS: Final = "job.progress"
 PROBLEM: Final = "job.problem"
+AT_RISK: Final = "run.at_risk"
+ON_TRACK: Final = "run.on_track"
+MISSED: Final = "run.missed"
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,13 @@ EVENT_TYPES: Final[Mapping[str, EventType]] = {
         EventType(RUNNING, opt_in=True),
         EventType(PROGRESS, opt_in=True, is_passing=True),
         EventType(PROBLEM, opt_in=True, is_passing=True),
+        *(EventType(name, opt_in=True) for name in (AT_RISK, ON_TRACK, MISSED)),
     )
 }
 PASSING: Final = tuple(type.name for type in EVENT_TYPES.values() if type.is_passing)
-WILDCARDS: Final = frozenset({ALL} | {f"{name.partition('.')[0]}{_FAMILY}" for name in EVENT_TYPES})
+WILDCARDS: Final = frozenset(
+    {ALL} | {f"{type.name.partition('.')[0]}{_FAMILY}" for type in EVENT_TYPES.values() if not type.opt_in}
+)
 
 
 def event_type(job: Job) -> str | None:
@@ -83,13 +89,13 @@ def is_subscribed(wishes: Sequence[str], event_type: str) -> bool:
     )
 
 
-def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
-    """A job event's final body: ids and counts, never results. Progress has the percent that is done, and as
-    `job.problem` what keeps the job from going on.
+def event_body(event_id: str, event_type: str, job: Job, at: datetime, more: Mapping[str, Any] = {}) -> str:
+    """A job event's final body: ids and counts, never results, and what `more` says. Progress has the percent
+    that is done, and as `job.problem` what keeps the job from going on.
     """
     subject = batch_id(job.id) if job.face is Face.OPENAI else job.id
     counts = {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
-    data: JsonObject = {"id": subject, "counts": counts}
+    data: JsonObject = {"id": subject, "counts": counts, **more}
     if event_type == PROGRESS:
         data["percent"] = percent_done(job)
     if event_type in PASSING:
@@ -124,7 +130,11 @@ def percent_said(body: str) -> int:
 def sample_body(event_id: str, event_type: str, at: datetime) -> str:
     """The body of a test event. Its `data` says that it is one, and names no job that exists."""
     counts = {"total": 1, "succeeded": 1, "failed": 0}
-    data: JsonObject = {"id": f"{event_type.partition('.')[0]}_test", "counts": counts, "test": True}
+    data: JsonObject = {
+        "id": f"{'batch' if event_type.startswith('batch.') else 'job'}_test",
+        "counts": counts,
+        "test": True,
+    }
     if event_type == PROGRESS:
         data["percent"] = 100
     if event_type in PASSING:

@@ -284,6 +284,9 @@ class RowSettings(_Settings):
     answer_bytes_max: Annotated[int, Field(ge=MIB, le=512 * MIB)] = ANSWER_BYTES_MAX
     """Largest answer as JSON, at the most that a request may lead to; a larger one is refused before it runs
     (`answer_too_large`)."""
+    segment_interval_s: Seconds = 2.0
+    """Time after which a segment is written with fewer rows; a successor of a killed worker runs at most this
+    much again. No job has a shorter window."""
 
 
 class PriceSettings(_Settings):
@@ -529,9 +532,6 @@ class WorkerSettings(RowSettings, PriceSettings):
     """Rows of one shard inside an encoder or a classifier, whose passes hold rows of like length."""
     segment_rows: Count = 64
     """Finished rows after which a segment is written."""
-    segment_interval_s: Seconds = 2.0
-    """Time after which a segment is written with fewer rows; a successor of a killed worker runs at most this
-    much again."""
     segment_spacing_s: SecondsOrNone = 0.25
     """Time that rows which finish faster wait for others, up to 4,096 rows. 0: not at all."""
     carry_over_interval_s: SecondsOrNone = 2.0

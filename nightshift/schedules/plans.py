@@ -14,6 +14,7 @@ from nightshift.schedules.zones import zone_named
 CATCH_UP_LIMIT: Final = 7
 CATCH_UP_LIMIT_MAX: Final = 100
 JITTER_MAX_S: Final = 86_400
+OF_PLAN: Final = ("window", "webhook")  # fields of a job that stand beside it in a plan
 FOLLOWERS_MAX: Final = 100  # plans in a row, one after another
 
 _JITTER: Final = re.compile(r"([1-9][0-9]{0,5})([smh])")
@@ -129,6 +130,14 @@ def jitter_s(text: str) -> int:
             "invalid_value",
         )
     return seconds
+
+
+def of_job(error: InvalidRequest) -> InvalidRequest:
+    """The error about a job, naming the field of the plan that has the job's."""
+    param = error.param or ""
+    is_the_plans = param.split(".")[0] in OF_PLAN
+    where = param if is_the_plans else f"job.{param}" if param else "job"
+    return type(error)(error.message, param=where, code=error.code)
 
 
 def _wrong(param: str, message: str, code: str) -> InvalidRequest:

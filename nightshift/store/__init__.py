@@ -38,6 +38,7 @@ from nightshift.store.jobs.overview import Overview
 from nightshift.store.jobs.positions import Positions
 from nightshift.store.jobs.problems import Problems
 from nightshift.store.jobs.references import References
+from nightshift.store.jobs.windows import Windows
 from nightshift.store.leadership import Leadership
 from nightshift.store.pending import OutputTotals, Pending, PendingWork
 from nightshift.store.schedules import Schedules
@@ -99,6 +100,7 @@ class Transaction:
     positions = _statements(Positions)
     overview = _statements(Overview)
     controls = _statements(Controls)
+    windows = _statements(Windows)
     shards = _statements(Shards)
     claims = _statements(Claims)
     leases = _statements(Leases)

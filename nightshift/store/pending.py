@@ -82,6 +82,7 @@ class PendingWork:
     is_online_queued: bool = False
     first_deadline_at: datetime | None = None  # end of a job's window
     first_runtime_deadline_at: datetime | None = None
+    first_window_turns_at: datetime | None = None  # end or opening of a job's window
     first_lease_ends_at: datetime | None = None  # end of a shard's lease
     ring_owed_since: datetime | None = None  # the oldest in the outbox
     bulk_told_at: datetime | None = None  # when the shard next in line was rung for that was so longest ago
@@ -180,6 +181,7 @@ _FACTS: Final[dict[str, ColumnElement[Any]]] = {
     "is_online_queued": _any(shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE),
     "first_deadline_at": _first(job.c.deadline_at, *MAY_EXPIRE),
     "first_runtime_deadline_at": _first(job.c.runtime_deadline_at, *MAY_EXPIRE),
+    "first_window_turns_at": _first(job.c.window_turns_at, job.c.window_turns_at.is_not(None)),
     "first_lease_ends_at": _first(shard.c.lease_until, shard.c.state == ShardState.LEASED),
     "ring_owed_since": _first(tables.outbox.c.created_at),
     "bulk_told_at": _of_next_shards(TOLD_AT, _READY_YET),

@@ -280,6 +280,9 @@ job = Table(
     Column("plan_cursor", JSON(none_as_null=True)),  # where the next begins; None: at the input's, or all cut
     Column("name", String(100)),  # the spec's, to list by
     Column("paused_at", UtcTimestamp),
+    Column("window_turns_at", UtcTimestamp),  # its window ends, or opens if it is paused; None: nothing does
+    Column("urgent_at", UtcTimestamp),  # from when it counts as one class better; None: by its deadline alone
+    Column("outlook", String(12)),  # as its owner was told last; None: nothing in this night
     Column("results_deleted_at", UtcTimestamp),  # an online job's request and answer, a bulk job's segments
     Column("events_deleted_at", UtcTimestamp),  # all but the last
     Column("deleted_at", UtcTimestamp),  # no tenant finds it any more; what it has is being deleted
@@ -330,6 +333,7 @@ job = Table(
         unique=True,  # one job writes to a folder
         where=WRITES_OUTPUT,
     ),
+    _partial("ix_job_window", "window_turns_at", where="window_turns_at IS NOT NULL"),
     _ended("ix_job_ended", without="deleted_at"),
     _ended("ix_job_with_results", without="results_deleted_at"),
     _ended("ix_job_with_events", without="events_deleted_at"),

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from nightshift.jobs.priorities import PriorityClass, PriorityConfig
+from nightshift.jobs.priorities import PriorityClass, PriorityConfig, rises_at, urgent_from
 
 
 def effective_rank(
@@ -11,10 +11,11 @@ def effective_rank(
     deadline_at: datetime,
     now: datetime,
     config: PriorityConfig,
+    work_left_s: float = 0.0,
 ) -> int:
     """The class's rank, one better when the job is urgent, at least 0."""
-    urgent = deadline_at <= now + config.deadline_ramp or created_at <= now - config.ageing
-    return max(0, priority.rank - 1) if urgent else priority.rank
+    is_urgent = rises_at(created_at, urgent_from(deadline_at, work_left_s, config), config) <= now
+    return max(0, priority.rank - 1) if is_urgent else priority.rank
 
 
 def claim_key(

@@ -16,6 +16,8 @@ NEEDED = (
     "nightshift/_migrations/env.py",
     "nightshift/_migrations/versions/2026-11-27-1400_create_the_schema_of_0_1_0.py",
     "nightshift/_migrations/versions/2026-11-28-0445_say_which_model_an_adapter_changes.py",
+    "nightshift/_migrations/versions/2026-11-28-0700_add_schedules.py",
+    "nightshift/_migrations/versions/2026-11-28-0715_pause_jobs_between_two_nights.py",
     "nightshift/cli/demo/demo_model/config.json",
     "nightshift/cli/demo/demo_model/model.safetensors",
     "nightshift/cli/demo/demo_model/tokenizer.json",

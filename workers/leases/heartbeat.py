@@ -1,6 +1,7 @@
 """Renews this worker's leases, and tells their holders when one is lost or its job is to stop or to pause.
 
-One statement renews all of them; a lease that its answer lacks may be another worker's. A beat may wait for
+One statement renews all of them; a lease that its answer lacks may be another worker's. The end of a job's
+window is told in advance: a beat is made just then. A beat may wait for
 the database: a second thread, the fence, gives up untrusted leases by the clock alone.
 """
 
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
@@ -23,6 +25,7 @@ from nightshift.store.shards.leases import HeldLease
 log = logging.getLogger(__name__)
 
 FENCE_LOOKS_PER_BEAT: Final = 5
+PAUSED_BY_S: Final = 0.05  # after a window's end, so that the beat is not just before it
 RETRY_S: Final = 1.0  # after a failed beat, so that leases are renewed in time once the database is back
 
 
@@ -72,6 +75,8 @@ class Heartbeat:
         self._store = store
         self._worker_id = worker_id
         self._config = config
+        self._ttl = timedelta(seconds=config.ttl_s)
+        self._beat = timedelta(seconds=config.heartbeat_s)
         self._clock_s = clock_s
         self._on_drain_request = on_drain_request
         self._figures = figures
@@ -80,6 +85,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by shard id
         self._wake = threading.Event()
+        self._pauses_in_s: float | None = None  # until the first end of a window, from the last beat on
         self._stopped = threading.Event()
         self._threads = (
             threading.Thread(target=self._run, name="heartbeat", daemon=True),
@@ -115,11 +121,13 @@ class Heartbeat:
         holder: Holder,
         claimed_at_s: float,
         tokens_at_risk: Callable[[], int] = lambda: 0,
+        pauses_at: datetime | None = None,
     ) -> None:
         """Keeps a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
 
         `tokens_at_risk`, called from the heartbeat's thread, returns how many tokens would be generated again
-        if this process died. The holder of an earlier term of this shard is told that its lease is lost: it
+        if this process died. `pauses_at`: the end of its job's window; if that is soon, the next beat is told
+        to come then. The holder of an earlier term of this shard is told that its lease is lost: it
         expired by the database's clock and not by ours.
         """
         trust = Trust(self._config)
@@ -129,6 +137,8 @@ class Heartbeat:
             self._held[lease.shard_id] = _Held(lease, holder, trust, tokens_at_risk)
         if before is not None:
             self._tell_lost(before)
+        if pauses_at is not None and pauses_at <= lease.expires_at - self._ttl + self._beat:
+            self.beat_now()  # its answer says in how many seconds
 
     def release(self, lease: Lease) -> None:
         """The lease has ended, or is not to be renewed any more."""
@@ -163,6 +173,8 @@ class Heartbeat:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
             self.drop_untrusted()
             return False
+        ends_s = [held.pauses_in_s for held in kept if held.pauses_in_s is not None and not held.is_paused]
+        self._pauses_in_s = min(ends_s, default=None)
         self._settle(to_renew, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
         if is_to_drain:
             self._on_drain_request()
@@ -224,6 +236,8 @@ class Heartbeat:
             try:
                 if not self.beat():
                     pause_s = min(pause_s, RETRY_S)
+                elif self._pauses_in_s is not None:
+                    pause_s = min(pause_s, self._pauses_in_s + PAUSED_BY_S)
             except Exception:
                 log.exception("heartbeat failed", extra={"action": "heartbeat_failed"})
 

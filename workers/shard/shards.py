@@ -87,7 +87,13 @@ class Shards:
         runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._load_fell)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
-                self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
+                self._dependencies.heartbeat.hold(
+                    claim.lease,
+                    runner,
+                    claimed_at_s,
+                    runner.tokens_at_risk,
+                    pauses_at=claim.job.window_turns_at,
+                )
                 self._dependencies.held_time.begin(claim.lease)
                 runner.start()
                 self._running.add(runner)

@@ -130,6 +130,9 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("Output file", job.output_file_id),
         ("Error file", job.error_file_id),
         ("Window", window_text(spec.completion_window_s)),
+        ("Hours", spec.window),
+        ("Goes on", None if job.resumes_at is None else f"{job.resumes_at:%Y-%m-%d %H:%M} UTC"),
+        ("Outlook", None if job.outlook is None else job.outlook.replace("_", " ")),
         ("Longest run", None if spec.max_runtime_s is None else window_text(spec.max_runtime_s)),
         ("Capacity", None if spec.capacity == "any" else spec.capacity.replace("_", " ")),
         ("Webhook", None if webhook is None else webhook.url),
@@ -165,7 +168,8 @@ def _can(job: Job) -> set[str]:
     may_run = job.state in (JobState.QUEUED, JobState.RUNNING)
     actions = {"cancel", "priority"} if is_open and may_run else set()
     if is_open and may_run and job.kind is JobKind.BULK:
-        actions.add("resume" if job.paused_at is not None else "pause")
+        is_for_people = job.paused_at is not None and job.resumes_at is None
+        actions.add("resume" if is_for_people else "pause")
     try:
         retry.check(job)
     except NightshiftError:

@@ -9,6 +9,7 @@ from typing import Final
 
 from api.page.formats import duration
 from api.page.views.job_rows import Tone
+from api.responses.times import from_seconds
 from nightshift.jobs import Job, JobState, JsonObject
 from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED, SHARD_RETURNED
 from nightshift.store.jobs.events import Event
@@ -135,7 +136,9 @@ def _in_words(type: str, data: JsonObject) -> tuple[str, Tone, str]:
         case "job.updated":
             return "Priority changed", Tone.OVER, f"to {data.get('priority', '')}"
         case "job.paused":
-            return "Paused", Tone.WARNING, ""
+            resumes_at = data.get("resumes_at")
+            until = "" if resumes_at is None else f"until {from_seconds(resumes_at):%Y-%m-%d %H:%M} UTC"
+            return "Paused", Tone.WARNING, until
         case "job.resumed":
             return "Resumed", Tone.ACTIVE, ""
         case "job.stopping":

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from nightshift import endpoints
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.options import KEEP_ALL
+from nightshift.schedules.windows import parse_window
 
 _FILE_ID: Final = "file-"
 _WILDCARDS: Final = "*?"
@@ -98,11 +100,20 @@ def endpoint_of(name: str) -> endpoints.Endpoint:
         ) from error
 
 
-def window_of(text: str) -> str:
-    """The duration as typed, such as `8h`; the server refuses one that is too long. Raises InvalidOption."""
+def window_of(text: str) -> JsonObject:
+    """The fields of a duration such as `8h`, or of hours of the day such as `01:00-06:00 Europe/Berlin`; the
+    server refuses one that is too long or too short. Raises InvalidOption.
+    """
+    if ":" in text:
+        try:
+            return {"window": str(parse_window(text))}
+        except InvalidRequest as error:
+            raise InvalidOption("--window", error.message) from error
     if _WINDOW.fullmatch(text) is None:
-        raise InvalidOption("--window", f"{text!r} is no time such as 90m, 8h or 7d")
-    return text
+        raise InvalidOption(
+            "--window", f"{text!r} is no time such as 90m, 8h or 7d, nor hours such as 01:00-06:00"
+        )
+    return {"completion_window": text}
 
 
 def size_of(text: str | None, option: str) -> int | None:

@@ -16,15 +16,27 @@ import typer
 
 from nightshift.cli.bulk.job_options import fields_of, with_job_options
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import fail, print_json, rows_text, say, time_text
+from nightshift.cli.terminal import (
+    describe,
+    fail,
+    print_json,
+    print_json_line,
+    printable,
+    rows_text,
+    say,
+    time_text,
+)
 from nightshift.errors import NightshiftError
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.process.exit_codes import UNREACHABLE_EXIT
 
 if TYPE_CHECKING:
     from nightshift.client import Client, RemoteJob
 
 EXIT_ROWS_FAILED: Final = 3
+EXIT_WINDOW_ENDED: Final = 7
 EXIT_OF_STATE: Final = {"succeeded": 0, "failed": 4, "cancelled": 5, "expired": 6}
+WINDOW_ENDED: Final = "run.missed"
 OUTPUT_INCOMPLETE: Final = "output_incomplete"  # the error's message says where the finished rows are
 _NO_BODY: Final = "has no 'body' object"  # as a row's error says
 ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, to find why rows failed
@@ -69,12 +81,21 @@ IdColumn = Annotated[
 Format = Annotated[OutputFormat, typer.Option(help="Format of the part files.")]
 Priority = Annotated[PriorityClass, typer.Option(help="Priority class of the job.")]
 Window = Annotated[
-    str, typer.Option(metavar="TIME", help="Time that the job may take from now: 90m, 8h, 2d.")
+    str,
+    typer.Option(
+        metavar="TIME|HOURS",
+        help="Time that the job may take from now: 90m, 8h, 2d. Or hours of every day in which it runs: "
+        "01:00-06:00 (UTC), '22:00-06:00 Europe/Berlin'.",
+    ),
 ]
 Webhook = Annotated[
     str | None, typer.Option(metavar="URL", help="Receiver of a webhook when the job has ended.")
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job, or its window, has ended.")]
+FollowErrors = Annotated[
+    bool,
+    typer.Option("--follow-errors", help="With --wait, print failed rows as they come, on standard error."),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
 ]
@@ -107,6 +128,7 @@ def run(
     window: Window = "24h",
     webhook: Webhook = None,
     wait: Wait = False,
+    follow_errors: FollowErrors = False,
     dry_run: DryRun = False,
     no_thinking: NoThinking = False,
     name: Name = None,
@@ -117,8 +139,8 @@ def run(
     """Submit a bulk job, or with --dry-run see what it would do.
 
     With --wait the exit code says how it went: 0 every row succeeded, 3 some rows failed, 4 the job failed,
-    5 it was cancelled, 6 its window ended first. Otherwise 0 means accepted. 1 is any other trouble, 2 a
-    mistake in the options.
+    5 it was cancelled, 6 it expired, 7 its window ended and the rest goes on at the next. Otherwise 0 means
+    accepted. 69 is a server that does not answer, 1 any other trouble, 2 a mistake in the options.
     """
     from nightshift.cli.bulk.requests_of_rows import (
         date_of,
@@ -142,7 +164,7 @@ def run(
             "format": format.value,
             **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
             "priority": priority.value,
-            "completion_window": window_of(window),
+            **window_of(window),
             "webhook": {"url": webhook} if webhook else None,
             "name": name,
             "date": day,
@@ -150,16 +172,18 @@ def run(
     given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
     if dry_run:
         _dry_run(given, json=json)
-    with open_client() as client:
+    with _reachable(), open_client() as client:
         with _submitting(given):
             job = client.submit_job(given)
         if job.is_repeat:
             say(f"nightshift: {_earlier(client.get_job(job.id))}")
         if wait:
-            job = _follow(client, job)
+            job = _follow(
+                client, job, json=json, errors=FailedRows(client, job.id) if follow_errors else None
+            )
             _explain(client, job, has_template=body["template"] is not None)
     if json:
-        print_json(job.data)
+        (print_json_line if wait else print_json)(job.data)
     else:
         typer.echo(summary(job) if wait else job.id)
     if wait:
@@ -167,18 +191,24 @@ def run(
 
 
 def exit_code(job: "RemoteJob") -> int:
-    """An ended job's exit code."""
+    """The exit code of a job that has ended, or whose window has."""
+    if not job.state.is_terminal:
+        return EXIT_WINDOW_ENDED
     if job.state == "succeeded" and job.counts.failed:
         return EXIT_ROWS_FAILED
     return EXIT_OF_STATE[job.state]
 
 
 def summary(job: "RemoteJob") -> str:
-    """An ended job's summary.
+    """The summary of a job that has ended, or whose window has.
 
     A job that ended before its rows were counted has no output, so its summary is the reason.
     """
     counts, errors = job.counts, list(job.errors)
+    if not job.state.is_terminal:
+        resumes_at = time_text(job.data["resumes_at"])
+        done = f"{rows_text(counts.succeeded)} succeeded, {counts.failed} failed"
+        return f"{job.id} paused: {done}; its window has ended, and the rest goes on at {resumes_at}"
     if not counts.total and job.state != "succeeded":
         why, *errors = errors or ["no row was run"]
         line = f"{job.id} {job.state}: {why.rstrip('.')}; no output was written"
@@ -212,9 +242,13 @@ def most_frequent_error(client: "Client", job_id: str) -> str | None:
 
 def _error_of(row: dict[str, Any]) -> str | None:
     """A failed row's message."""
+    return _error_in(row).get("message")
+
+
+def _error_in(row: dict[str, Any]) -> dict[str, Any]:
+    """A failed row's error; empty if it has none."""
     body = (row.get("response") or {}).get("body") or {}
-    error = row.get("error") or body.get("error") or {}
-    return error.get("message")
+    return row.get("error") or body.get("error") or {}
 
 
 def _earlier(job: "RemoteJob") -> str:
@@ -237,10 +271,21 @@ def _usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
 
 
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """Ends with a code of its own where the server does not answer: an orchestrator tries again."""
+    from nightshift.client import ServerUnreachable
+
+    try:
+        yield
+    except ServerUnreachable as error:
+        fail(describe(error), UNREACHABLE_EXIT)
+
+
 def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
 
-    with open_client() as client:
+    with _reachable(), open_client() as client:
         with _submitting(body):
             answer = client.try_job(body)
         answer = dry_runs.with_prompt(answer, client.prompt_text)
@@ -273,20 +318,54 @@ def _submitting(body: dict[str, object]) -> Iterator[None]:
         )
 
 
-def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
-    """Follows the job to its end. After Ctrl-C, which does not stop it, says how to return."""
+class FailedRows:
+    """Prints the failed rows of a job that were not printed before: id, code and message."""
+
+    def __init__(self, client: "Client", job_id: str) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._last_id: str | None = None
+        self._count = 0
+
+    def show(self, job: "RemoteJob") -> None:
+        if job.counts.failed <= self._count:  # of rows that never ran nothing is told
+            return
+        self._count = job.counts.failed
+        for row in self._client.results(self._job_id, after=self._last_id, only_failed=True):
+            self._last_id = row["id"]
+            error = _error_in(row)
+            words = (
+                row.get("custom_id") or row["id"],
+                error.get("code") or "error",
+                error.get("message") or "",
+            )
+            say("  ".join(printable(" ".join(str(word).split())) for word in words))
+
+
+def _follow(client: "Client", job: "RemoteJob", *, json: bool, errors: FailedRows | None) -> "RemoteJob":
+    """Follows the job to its end, or that of its window. After Ctrl-C, which does not stop it, says how to
+    return.
+    """
     from nightshift.cli.bulk.progress import progress_of
 
     try:
         with progress_of(job.id) as show:
 
-            def refresh() -> None:
-                show(client.get_job(job.id, is_followed=True))
+            def refresh() -> "RemoteJob":
+                current = client.get_job(job.id, is_followed=True)
+                show(current)
+                if errors is not None:
+                    errors.show(current)
+                return current
 
             for event in client.events(job.id, on_keep_alive=refresh):
-                refresh()
-                if event.is_last:
-                    break
+                if json:
+                    print_json_line({"event_id": event.id, **event.data})
+                current = refresh()
+                # An earlier night may be told again: the job says whether it waits for the next.
+                waits_for_night = current.data.get("resumes_at") is not None
+                if event.is_last or (event.type == WINDOW_ENDED and waits_for_night):
+                    return current
         return client.get_job(job.id, is_followed=True)
     except KeyboardInterrupt:
         say(f"the job goes on; see `nightshift jobs show {job.id}`")

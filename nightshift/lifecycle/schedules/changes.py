@@ -23,6 +23,7 @@ from nightshift.schedules.plans import (
     ScheduleVersion,
     check_no_circle,
     check_plan,
+    of_job,
 )
 from nightshift.schedules.runs import Run, RunState
 from nightshift.schedules.variables import (
@@ -101,7 +102,7 @@ def checked_plan(
     try:
         checked = submitter.check(job, ceiling, webhook_secret=webhook_secret)
     except InvalidRequest as error:
-        raise _of_job(error) from error
+        raise of_job(error) from error
     return replace(new, webhook_secret=checked.webhook_secret)
 
 
@@ -195,17 +196,7 @@ def _check_in(tx: Transaction, new: NewPlan, tenant_id: str, submitter: Submitte
         submitter.try_model(tx, job)
         submitter.try_file(tx, job, now)
     except InvalidRequest as error:
-        raise _of_job(error) from error
-
-
-def _of_job(error: InvalidRequest) -> InvalidRequest:
-    """The same error about a field of the plan's job; what is said of it stays."""
-    param = None if error.param is None else _param_of_job(error.param)
-    return type(error)(error.message, param=param, code=error.code)
-
-
-def _param_of_job(param: str) -> str:
-    return param if param.startswith("webhook") else f"job.{param}"
+        raise of_job(error) from error
 
 
 def _scheduled(new: NewPlan, old: Schedule | None, tenant_id: str, key_id: str, now: datetime) -> Schedule:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -34,6 +34,7 @@ from nightshift.jobs import (
     JobState,
     JsonObject,
     NewJob,
+    Outlook,
     StopReason,
     Usage,
     sources,
@@ -83,6 +84,7 @@ PAST_LIMITS = (  # perhaps: NULL, so never exceeded, if unset. Floats are exact 
         job.c.prompt_tokens + job.c.completion_tokens > job.c.spec["max_tokens_total"].as_float(),
     ),
 )
+_NOT_PAUSED: Final[dict[str, Any]] = {"paused_at": None, "window_turns_at": None}  # nor ever again
 _PLANNING_ORDER = (job.c.priority_rank, job.c.created_at, job.c.id)
 
 _PROGRESS_NAMES = (
@@ -112,12 +114,15 @@ _ADD_PROGRESS = (
 
 def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
     """A new job as a row, which counts its first event (`events.event_row`)."""
+    paused_at, window_turns_at = new.pause_at(now)
     row = vars(new) | {
         "state": JobState.QUEUED,
         "priority_rank": new.priority.rank,
         "spec": new.spec.to_json(),
         "created_at": now,
         "deadline_at": new.deadline_at(now),
+        "paused_at": paused_at,
+        "window_turns_at": window_turns_at,
         "capacity": new.spec.capacity,
         "pool": new.spec.options.pool,
         "event_seq": FIRST_SEQ,
@@ -497,7 +502,7 @@ class Jobs(Statements):
             job.c.state.in_(sources(JobState.FINALIZING)),
             state=JobState.FINALIZING,
             finalizing_at=now,
-            paused_at=None,
+            **_NOT_PAUSED,
         )
 
     def to_assemble(self, limit: int, after: Job | None = None) -> Sequence[Job]:
@@ -521,7 +526,7 @@ class Jobs(Statements):
         error_file_id: str | None = None,
     ) -> bool:
         """Enter a terminal state once, with the final `counts`. False: the job had one."""
-        values: dict[str, Any] = {"state": state, "finished_at": now, "paused_at": None}
+        values: dict[str, Any] = {"state": state, "finished_at": now, **_NOT_PAUSED}
         values |= {"current_problem": None, "output_file_id": output_file_id, "error_file_id": error_file_id}
         if counts is not None:
             values |= {f"rows_{name}": count for name, count in vars(counts).items()}
@@ -547,7 +552,7 @@ class Jobs(Statements):
             job.c.stop_reason.is_(None),
             stop_reason=reason,
             stop_requested_at=now,
-            paused_at=None,
+            **_NOT_PAUSED,
         )
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
@@ -576,6 +581,7 @@ def to_job(row: Row[Any]) -> Job:
         counts=Counts(row.rows_total, row.rows_succeeded, row.rows_failed),
         usage=from_row(Usage, row),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        outlook=Outlook(row.outlook) if row.outlook else None,
         errors=tuple(InputError(**error) for error in row.errors or ()),
         worker_time=WorkerTime(row.worker_ms_spot / 1000, row.worker_ms_on_demand / 1000),
         plan_cursor=PlanCursor.from_json(row.plan_page, row.plan_cursor),

@@ -242,6 +242,7 @@ class Claims(Statements):
             job.c.state.in_(RUNNABLE_STATES),
             job.c.stop_reason.is_(None),
             job.c.paused_at.is_(None),
+            in_window(now),
             job.c.model.in_(models),
             job.c.capacity.in_(_capacities(machine)),
             or_(job.c.pool.is_(None), job.c.pool.in_(machine.pools)),
@@ -315,6 +316,11 @@ def _claimable(now: datetime | BindParameter[datetime]) -> tuple[ColumnElement[b
     )
 
 
+def in_window(now: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
+    """Whether the window of a job that is not paused has not ended, or it has none."""
+    return or_(job.c.window_turns_at.is_(None), job.c.window_turns_at > now)
+
+
 # Built once: a request waits while SQLAlchemy builds a statement.
 
 _LOCK_JOBS = (
@@ -362,7 +368,9 @@ _TAKE_NEXT = _TAKE.where(
     .scalar_subquery(),
     shard.c.state == ShardState.QUEUED,
     # It may have been paused since it was chosen.
-    select(job.c.id).where(job.c.id == bindparam("of"), job.c.paused_at.is_(None)).exists(),
+    select(job.c.id)
+    .where(job.c.id == bindparam("of"), job.c.paused_at.is_(None), in_window(bindparam("moment")))
+    .exists(),
 ).returning(shard)
 
 
@@ -390,7 +398,9 @@ def _within(room: Room) -> Sequence[ColumnElement[bool]]:
 
 
 def _is_urgent(now: datetime, deadline_ramp: timedelta, ageing: timedelta) -> ColumnElement[bool]:
-    return or_(job.c.deadline_at <= now + deadline_ramp, job.c.created_at <= now - ageing)
+    return or_(
+        job.c.deadline_at <= now + deadline_ramp, job.c.urgent_at <= now, job.c.created_at <= now - ageing
+    )
 
 
 def _claim_order(

@@ -35,9 +35,10 @@ class HeldLease:
 
     shard_id: str
     term: Term
-    stop_reason: StopReason | None
-    stop_requested_at: datetime | None
+    stop_reason: StopReason | None = None
+    stop_requested_at: datetime | None = None
     is_paused: bool = False
+    pauses_in_s: float | None = None  # until its window ends
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Leases(Statements):
             .values(lease_until=now + timedelta(seconds=ttl_s), tokens_in_flight=told)
             .returning(shard.c.id, shard.c.term, shard.c.job_id)
         ).all()
-        orders = self._orders([row.job_id for row in kept])
-        return [HeldLease(row.id, Term(row.term), *orders.get(row.job_id, (None, None))) for row in kept]
+        orders = self._orders([row.job_id for row in kept], now)
+        return [HeldLease(row.id, Term(row.term), **orders.get(row.job_id, {})) for row in kept]
 
     def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
         """Returns an unfinished shard to the queue without charging an attempt. False: the lease was lost.
@@ -198,21 +199,23 @@ class Leases(Statements):
             leases = leases.with_for_update(of=shard, skip_locked=True)
         return self._all(leases, _to_expired)
 
-    def _orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason | None, datetime | None, bool]]:
-        """The orders to stop or to pause, by job, as in HeldLease."""
+    def _orders(self, job_ids: Sequence[str], now: datetime) -> dict[str, dict[str, Any]]:
+        """The orders to stop or to pause, by job, as fields of HeldLease. A window that has ended is an order
+        before the scheduler has recorded it.
+        """
         rows = self._execute(
-            select(job.c.id, job.c.stop_reason, job.c.stop_requested_at, job.c.paused_at).where(
-                job.c.id.in_(set(job_ids)), or_(job.c.stop_reason.is_not(None), job.c.paused_at.is_not(None))
+            select(
+                job.c.id, job.c.stop_reason, job.c.stop_requested_at, job.c.paused_at, job.c.window_turns_at
+            ).where(
+                job.c.id.in_(set(job_ids)),
+                or_(
+                    job.c.stop_reason.is_not(None),
+                    job.c.paused_at.is_not(None),
+                    job.c.window_turns_at.is_not(None),
+                ),
             )
         )
-        return {
-            row.id: (
-                StopReason(row.stop_reason) if row.stop_reason else None,
-                row.stop_requested_at,
-                row.paused_at is not None,
-            )
-            for row in rows
-        }
+        return {row.id: _order(row, now) for row in rows}
 
     def _release(self, shard_id: str, term: Term, **values: Any) -> bool:
         return self._changes_one(
@@ -220,6 +223,16 @@ class Leases(Statements):
             .where(shard.c.id == shard_id, shard.c.term == term, shard.c.state == ShardState.LEASED)
             .values(worker_id=None, lease_until=None, suspects=None, tokens_in_flight=0, **values)
         )
+
+
+def _order(row: Row[Any], now: datetime) -> dict[str, Any]:
+    left_s = None if row.window_turns_at is None else (row.window_turns_at - now).total_seconds()
+    return {
+        "stop_reason": StopReason(row.stop_reason) if row.stop_reason else None,
+        "stop_requested_at": row.stop_requested_at,
+        "is_paused": row.paused_at is not None or (left_s is not None and left_s <= 0),
+        "pauses_in_s": left_s,
+    }
 
 
 def _to_expired(row: Row[Any]) -> ExpiredLease:

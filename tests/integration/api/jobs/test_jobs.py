@@ -1,5 +1,6 @@
 """The jobs routes: one request or an input of many, accepted, shown, listed, cancelled, waited for."""
 
+from datetime import timedelta
 from threading import Event
 
 import httpx
@@ -127,6 +128,19 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http, bulk):
     assert "template" not in http.get("/v1/jobs").json()["data"][0]
 
 
+def test_a_job_with_hours_has_a_week_and_waits_for_them(http, bulk, store):
+    tomorrow = (store.now() + timedelta(hours=12)).replace(minute=0).time()
+    accepted = http.post("/v1/jobs", json=bulk | {"window": f"{tomorrow:%H:%M}-{tomorrow:%H}:59"})
+    shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
+
+    assert accepted.status_code == 202, accepted.text
+    assert shown["window"] == f"{tomorrow:%H:%M}-{tomorrow:%H}:59 UTC"
+    assert shown["expires_at"] == shown["created_at"] + 7 * 86_400
+    assert shown["paused_at"] is not None
+    assert shown["paused_at"] < shown["resumes_at"] <= shown["paused_at"] + 12 * 3600
+    assert (shown["status"], shown["queue_position"], shown["outlook"]) == ("queued", None, None)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -148,6 +162,10 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http, bulk):
         ({"completion_window": "8 hours"}, "completion_window"),
         ({"completion_window": "31d"}, "completion_window"),
         ({"completion_window": 8}, "completion_window"),
+        ({"window": 60}, "window"),
+        ({"window": "8h"}, "window"),
+        ({"window": "01:00-01:00"}, "window"),
+        ({"window": "01:00-06:00 Berlin"}, "window"),
         ({"max_runtime": "0m"}, "max_runtime"),
         ({"retry_on_interrupt": "maybe"}, "retry_on_interrupt"),
         ({"capacity": "cheap"}, "capacity"),

@@ -54,6 +54,15 @@ def test_rows_are_read_page_by_page_without_gap_or_duplicate(http, job_id):
         assert names == ["a", "b", "bad", "c", "d"]
 
 
+def test_failed_rows_are_read_alone(http, job_id):
+    page = http.get(f"/v1/jobs/{job_id}/results", params={"outcome": "errored"}).json()
+    [failed] = page["data"]
+    after = http.get(f"/v1/jobs/{job_id}/results", params={"outcome": "errored", "after": failed["id"]})
+    assert (failed["custom_id"], page["has_more"]) == ("bad", False)
+    assert after.json()["data"] == []
+    assert http.get(f"/v1/jobs/{job_id}/results", params={"outcome": "good"}).status_code == 400
+
+
 def test_rows_say_how_they_ended_and_have_the_columns_that_are_kept(http, job_id):
     rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 

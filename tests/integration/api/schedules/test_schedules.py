@@ -61,6 +61,14 @@ def test_a_schedule_shows_its_plan_and_the_next_three_runs(http, job):
     assert (shown["last_run"], shown["problem"], shown["paused_at"]) == (None, None, None)
 
 
+def test_a_window_is_in_the_plans_zone_and_its_jobs_have_it(http, job, store: Store):
+    shown = applied(http, job, window="01:00-06:00", time_zone="Europe/Berlin")
+
+    assert shown["window"] == "01:00-06:00"
+    with store.snapshot() as tx:
+        assert tx.schedules.version(shown["id"], 1).spec["window"] == "01:00-06:00 Europe/Berlin"
+
+
 def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
     assert applied(http, job, dry_run=True)["change"] == "created"
     assert http.get("/v1/schedules/nightly").status_code == 404
@@ -88,6 +96,9 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
         ({"overlap": "both"}, "overlap", None),
         ({"name": "another"}, "name", "invalid_value"),
         ({"croon": "* * * * *"}, "croon", None),
+        ({"window": "01:00"}, "window", "invalid_value"),
+        ({"window": "01:00-06:00 Europe/Berlin"}, "window", "invalid_value"),
+        ({"window": "01:00-01:00"}, "window", "invalid_value"),
         ({"webhook": {"url": "https://127.0.0.1/hook"}}, "webhook.url", "url_not_allowed"),
     ],
 )

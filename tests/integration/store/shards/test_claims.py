@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import select
 
 from nightshift.fleet.workers import Capacity, Machine
 from nightshift.jobs import Job, JobKind, JobState, StopReason
+from nightshift.jobs.capacity.forecasts import RunningJob, forecasts
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityClass, PriorityConfig, Room
@@ -149,11 +151,27 @@ def test_only_planned_work_of_the_workers_models_and_of_its_own_kind_is_claimed(
 # -- which one -----------------------------------------------------------------------------------------
 
 
+def record_work(store: Store, jobs: Collection[Job], work_left_s: Mapping[str, int]) -> None:
+    """Records from when the jobs are urgent, as the scheduler does with a worker that runs a row a second."""
+    with store.transaction() as tx:
+        for job in {job.id: job for job in jobs}.values():
+            running = RunningJob(
+                id=job.id,
+                model=MODEL,
+                priority=job.priority,
+                rows_left=work_left_s[job.id],
+                deadline_at=job.deadline_at,
+            )
+            [forecast] = forecasts([running], {MODEL: 1.0}, {MODEL: 1}, tx.now())
+            tx.windows.record_urgency(forecast)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeClock, seed: int) -> None:
     """Jobs of every class, age and haste, of three tenants; nothing ends meanwhile."""
     draw, config = random.Random(seed), PriorityConfig()
     waiting: list[Job] = []  # once for each of its shards
+    work_left_s: dict[str, int] = {}
     for _ in range(12):
         age, left = draw.choice([0, 1, 6 * 3600 - 1, 6 * 3600]), draw.choice([1800, 1801, DAY_S])
         shards = draw.randint(1, 4)
@@ -166,11 +184,14 @@ def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeC
             spec=a_spec(completion_window_s=age + left),
         )
         waiting += [job] * shards
+        work_left_s[job.id] = draw.choice([0, left * 4 // 5 - 1, left * 4 // 5 + 1])
     now = clock.now = STARTS_AT
+    record_work(store, waiting, work_left_s)
     in_flight: Counter[str] = Counter()
 
     def rank(job: Job) -> int:
-        return effective_rank(job.priority, job.created_at, job.deadline_at, now, config)
+        left_s = work_left_s[job.id]
+        return effective_rank(job.priority, job.created_at, job.deadline_at, now, config, left_s)
 
     def key(job: Job) -> tuple[Any, ...]:
         alike = [other for other in waiting if other.priority is job.priority]

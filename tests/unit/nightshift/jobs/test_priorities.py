@@ -1,5 +1,6 @@
 """Who goes first, computed without a database. `tests/integration/store` holds the SQL against it."""
 
+from collections import deque
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,6 +11,8 @@ from nightshift.jobs.priorities import (
     CLASS_OF_SERVICE_TIER,
     PriorityClass,
     PriorityConfig,
+    rises_at,
+    urgent_from,
 )
 from tests.helpers.claim_model import claim_key, effective_rank
 from tests.helpers.fakes import STARTS_AT as NOW
@@ -52,6 +55,46 @@ def test_nothing_goes_before_interactive_and_no_job_loses_by_waiting(
     later = effective_rank(priority, created, deadline, NOW + timedelta(hours=1), CONFIG)
 
     assert max(0, priority.rank - 1) <= later <= rank <= priority.rank
+
+
+@given(moments, moments, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_more_work_never_lifts_a_job_later_and_none_waits_longer_than_ageing(
+    created: datetime, due: datetime, one_s: float, other_s: float
+) -> None:
+    less, more = (
+        rises_at(created, urgent_from(due, work_left_s, CONFIG), CONFIG)
+        for work_left_s in sorted((one_s, other_s))
+    )
+    assert more <= less <= created + CONFIG.ageing
+    assert less <= due - CONFIG.deadline_ramp
+
+
+TICK = timedelta(minutes=15)
+
+
+@given(
+    work=st.integers(1, 40),
+    spare=st.integers(0, 100),
+    arrivals=st.lists(st.integers(0, 3), min_size=200, max_size=200),
+)
+def test_a_background_job_with_time_enough_is_done_in_time_although_better_work_never_ends(
+    work: int, spare: int, arrivals: list[int]
+) -> None:
+    """One worker runs a tick of the first job in the order of claims. Others come with a day's time."""
+    due = NOW + work * CONFIG.slack_factor * TICK + CONFIG.deadline_ramp + spare * TICK
+    others: deque[datetime] = deque()
+    left, now = work, NOW
+    for count in arrivals:
+        others.extend([now + timedelta(days=1)] * count)
+        rank = effective_rank(BACKGROUND, NOW, due, now, CONFIG, left * TICK.total_seconds())
+        if left and (not others or (rank, due) < (STANDARD.rank, others[0])):
+            left -= 1
+        elif others:
+            others.popleft()
+        now += TICK
+        if now >= due:
+            break
+    assert left == 0
 
 
 def test_where_nothing_is_lifted_the_class_decides_and_then_what_is_in_flight() -> None:

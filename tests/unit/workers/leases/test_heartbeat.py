@@ -1,6 +1,7 @@
 """Renewing leases: what holders are told, and when a worker stops trusting a lease."""
 
 import threading
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,8 +15,9 @@ from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import OnlineClaim, StopReason
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle import transitions
+from nightshift.schedules.windows import Window
 from nightshift.store import Store, Transaction
-from tests.helpers.fakes import a_worker
+from tests.helpers.fakes import a_spec, a_worker, claimed, planned
 from tests.unit.workers.scripted import ManualClock, claim_again, claim_online
 from workers.leases.heartbeat import Heartbeat
 
@@ -35,8 +37,10 @@ class Holder:
     def stop_requested(self, reason: StopReason) -> None:
         self.stops.append(reason)
 
+    was_paused: threading.Event = field(default_factory=threading.Event)
+
     def pause_requested(self) -> None:
-        raise AssertionError("an online request is not paused")
+        self.was_paused.set()
 
 
 @pytest.fixture
@@ -168,6 +172,23 @@ def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
     heartbeat.beat_now()
 
     assert is_back.wait(WAIT_MAX_S)
+    heartbeat.stop()
+
+
+def test_a_shard_is_told_of_the_end_of_its_window_when_it_comes_and_not_with_the_next_beat(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next beat of itself would be in an hour."""
+    monkeypatch.setattr(Window, "turns_at", lambda window, now: now + timedelta(seconds=0.3))
+    monkeypatch.setattr(Window, "is_open", lambda window, now: True)
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(7200, 3600, 5400))
+    planned(store, spec=a_spec(window="01:00-06:00"))
+    claim, holder = claimed(store, ttl_s=7200), Holder()
+    heartbeat.start()
+
+    heartbeat.hold(claim.lease, holder, time.monotonic(), pauses_at=claim.job.window_turns_at)
+
+    assert holder.was_paused.wait(WAIT_MAX_S)
     heartbeat.stop()
 
 

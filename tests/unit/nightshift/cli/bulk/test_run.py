@@ -271,10 +271,112 @@ def test_with_wait_the_error_most_rows_have_is_said(nightshift, server):
     assert ended.err.splitlines()[0] == why
 
 
-def test_with_json_the_whole_job_is_printed(nightshift, server):
+def test_with_json_each_event_is_a_line_and_the_whole_job_the_last(nightshift, server):
     ended = nightshift(*RUN, "--wait", "--json")
+    *events, job = map(json.loads, ended.out.splitlines())
     assert ended.code == 0
-    assert ended.json == server.job
+    assert [event["event_id"] for event in events] == ["1-0", "2-0"]
+    assert [event["type"] for event in events] == ["job.running", "job.succeeded"]
+    assert job == server.job
+
+
+# -- windows --
+
+
+def in_a_night(server, *types: str, resumes_at: int | None = 1_700_024_400) -> None:
+    """Lets the job wait for its next night, after these events."""
+    server.status, server.counts = "running", counted(1000, 400, 2)
+    lines = "".join(
+        f'id: {number}\nevent: {type}\ndata: {{"type": "{type}"}}\n\n' for number, type in enumerate(types, 1)
+    )
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path == "/v1/jobs/job_1/events":
+            return httpx.Response(200, text=lines)
+        if request.method == "GET" and request.url.path == "/v1/jobs/job_1":
+            return httpx.Response(200, json=server.job | {"resumes_at": resumes_at})
+        return None
+
+    server.instead = answer
+
+
+def test_hours_of_the_day_are_a_window_and_a_time_is_none(nightshift, server):
+    nightshift(*RUN, "--window", "01:00-06:00")
+    nightshift(*RUN, "--window", "22:00-6:00 Europe/Berlin")
+    utc, berlin = server.submitted
+    assert (utc["window"], berlin["window"]) == ("01:00-06:00 UTC", "22:00-06:00 Europe/Berlin")
+    assert "completion_window" not in utc
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        ("01:00-06:00 Europe/Berln", "no time zone, such as Europe/Berlin"),
+        ("06:00-06:00", "has no length"),
+        ("1:00", "is no window such as"),
+    ],
+)
+def test_a_window_that_is_none_is_refused_before_anything_is_sent(nightshift, server, window, says):
+    ended = nightshift(*RUN, "--window", window)
+    assert ended.code == 2
+    assert says in " ".join(ended.err.replace("│", " ").split())
+    assert server.submitted == []
+
+
+def test_the_end_of_the_window_ends_the_wait_with_7_and_says_when_the_rest_goes_on(nightshift, server):
+    in_a_night(server, "job.running", "job.paused", "run.missed", "job.shard_returned")
+    ended = nightshift(*RUN, "--wait")
+    assert ended.code == 7
+    assert ended.out == (
+        "job_1 paused: 400 rows succeeded, 2 failed; its window has ended, and the rest goes on at "
+        "2023-11-15 05:00:00Z\n"
+    )
+
+
+def test_a_window_that_was_missed_on_an_earlier_night_ends_no_wait(nightshift, server):
+    in_a_night(server, "run.missed", "job.resumed", "job.cancelled", resumes_at=None)
+    server.status = "cancelled"
+    assert nightshift(*RUN, "--wait").code == 5
+
+
+# -- rows that fail --
+
+
+def test_failed_rows_are_printed_once_each_without_what_was_asked(nightshift, server):
+    server.counts = counted(3, 1, 2)
+    server.rows = [
+        {"id": "row_1_0", "custom_id": "a", "error": None, "outcome": "errored"}
+        | {
+            "response": {"status_code": 400, "body": {"error": {"code": "too_long", "message": "Too  long."}}}
+        },
+        {
+            "id": "row_1_1",
+            "custom_id": "b\x1b[2J",
+            "error": {"code": "row_crashed", "message": "It crashed."},
+        },
+    ]
+    queries = []
+
+    def noted(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith("/results"):
+            queries.append(dict(request.url.params))
+        return None
+
+    server.instead = noted
+    ended = nightshift(*RUN, "--wait", "--follow-errors")
+    assert ended.code == 3
+    assert ended.err.splitlines()[:2] == ["a  too_long  Too long.", "b\ufffd[2J  row_crashed  It crashed."]
+    assert queries[0] == {"outcome": "errored"}
+
+
+def test_a_server_that_does_not_answer_ends_with_a_code_of_its_own(nightshift, server):
+    def away(request: httpx.Request) -> httpx.Response | None:
+        raise httpx.ConnectError("Connection refused")
+
+    server.instead = away
+    ended = nightshift(*RUN, "--wait")
+    assert ended.code == 69
+    assert "NIGHTSHIFT_BASE_URL" in ended.err
 
 
 def test_a_nightly_run_belongs_to_today_unless_it_says_otherwise(nightshift, server):
