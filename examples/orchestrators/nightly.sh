@@ -25,6 +25,7 @@ nightshift run "$input" --output "$output" --name nightly --date "$day" --wait \
 case $code in
   0) ;;
   3) echo "nightly: some rows failed; their error lines are in $output" >&2 ;;
+  7) echo "nightly: the window has ended; the job goes on in the next one" >&2 ;;
   4 | 5 | 6) echo "nightly: the job did not finish (exit code $code); finished rows, if any, are in $output" >&2 ;;
   *) echo "nightly: could not run (exit code $code)" >&2 ;;
 esac
