@@ -60,5 +60,5 @@ def _at(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _at(f"{path}.{name}", inner)
-    else:
+    elif value != "":
         yield path, value

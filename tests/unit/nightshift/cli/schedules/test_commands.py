@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 NIGHTLY = {"name": "nightly", "cron": "0 1 * * *", "job": {"template": {"model": "m"}}}
-DEFAULTS = {"time_zone": "UTC", "overlap": "skip", "after": None}
+DEFAULTS = {"time_zone": "UTC", "overlap": "skip", "after": None, "description": ""}
 SERVED = {
     "object": "schedule",
     "version": 1,
@@ -131,9 +131,9 @@ def test_what_changes_is_shown_field_by_field_and_nothing_else(nightshift, sched
 
     assert ended.out.splitlines() == [
         "~ nightly",
+        '    description: "\\u001b[2Jnew"',
         '    job.template.model: "m" → "m2"',
         '    job.template.stop: ["a", "b"]',
-        '    description: "\\u001b[2Jnew"',
     ]
     assert (ended.code, ended.err) == (0, "1 updated, 1 unchanged\n")
     assert schedules.changes == [("PUT", f"/v1/schedules/{name}") for name in ("nightly", "other")]
