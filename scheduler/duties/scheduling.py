@@ -1,16 +1,25 @@
 """Starts the runs of schedules: records the instants that have come, and looks at the runs that wait."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from nightshift.errors import DatabaseUnavailable
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.schedules.starting import Looked, look, record
+from nightshift.lifecycle.schedules.starting import Looked, give_up, look, record
 from nightshift.lifecycle.submission import Submitter
 from nightshift.schedules.runs import Run, RunState
 from nightshift.store import PendingWork, Store
 from scheduler.runtime.duty import MayContinue, PassResult, earliest, interruptible
+
+log = logging.getLogger(__name__)
+
+# What a power failure undoes is done again from what the database then says: a run and its job are one
+# transaction, and whatever follows from a job is committed after it.
+DURABLE: Final = False
 
 Observe = Callable[[str, float | None], None]  # a run's outcome, and its delay in seconds if it has begun
 
@@ -77,14 +86,20 @@ class Scheduling:
         )
 
     def _record(self, schedule_id: str, now: datetime) -> list[RunState]:
-        states = self._store.run(lambda tx: record(tx, schedule_id, now))
+        states = self._store.run(lambda tx: record(tx, schedule_id, now), durable=DURABLE)
         for state in states:
             if state is RunState.MISSED:
                 self._observe(state, None)
         return states
 
     def _look(self, run: Run) -> Looked | None:
-        looked = self._store.run(lambda tx: look(tx, run, self._submitter, tx.now()))
+        try:
+            looked = self._store.run(lambda tx: look(tx, run, self._submitter, tx.now()), durable=DURABLE)
+        except DatabaseUnavailable:
+            raise
+        except Exception:  # it would hold up every run after it
+            log.exception("a run could not be started", extra={"action": "run_failed", "run": run.id})
+            looked = self._store.run(lambda tx: give_up(tx, run, tx.now()))
         if looked is not None and looked.state is not RunState.WAITING:
             self._observe(looked.state, looked.delay_s)
         return looked

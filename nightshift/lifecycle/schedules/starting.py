@@ -33,6 +33,7 @@ RUN_MISSED: Final = "run_missed"
 KEY_REVOKED: Final = "key_revoked"
 TENANT_DISABLED: Final = "tenant_disabled"
 NO_PREVIOUS_OUTPUT: Final = "no_previous_output"
+START_FAILED: Final = "start_failed"
 INVALID_PLAN: Final = "invalid_plan"
 
 
@@ -245,6 +246,15 @@ def _refused(
     tx.schedules.update(replace(schedule, problem=problem))
     end_run(tx, run, RunState.REFUSED, problem.message, now)
     return Looked(RunState.REFUSED)
+
+
+def give_up(tx: Transaction, run: Run, now: datetime) -> Looked | None:
+    """Refuses a run whose start failed in a way that nobody foresaw. None: another process was first."""
+    schedule = tx.schedules.lock(run.schedule_id)
+    if schedule is None or not tx.schedules.take_run(run.id):
+        return None
+    message = f"The run could not be started: the scheduler's log says why, beside {run.id}."
+    return _refused(tx, schedule, run, ScheduleProblem(START_FAILED, message), now)
 
 
 def _put_off(tx: Transaction, schedule: Schedule, run: Run, error: NightshiftError, now: datetime) -> Looked:

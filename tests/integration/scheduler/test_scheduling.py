@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import Counts, Job, JobState, StopReason
+from nightshift.jobs import Counts, Job, JobState, NewJob, StopReason
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
@@ -15,9 +15,11 @@ from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.schedules import changes
 from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan
 from nightshift.lifecycle.submission import Submitter
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.process.settings import SubmissionSettings
 from nightshift.schedules.plans import CatchUp, Overlap, Plan, Schedule
 from nightshift.schedules.runs import Run, RunState
+from nightshift.store import Transaction
 from nightshift.tenants.keys import Scope, new_key
 from nightshift.tenants.tenant import Tenant
 from nightshift.tenants.vault import Vault
@@ -487,6 +489,25 @@ class TestRefusals:
         [run] = night.runs(schedule)
         assert run.state is RunState.REFUSED
         assert file.id in str(run.reason)
+
+
+def test_a_run_that_cannot_be_started_holds_up_no_other(
+    night: Night, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, other = night.apply(), night.apply(replace(NIGHTLY, name="other"))
+    submit = Submitter.submit_bulk
+
+    def fails_for_one(self: Submitter, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
+        if new.spec.name == broken.name:
+            raise ZeroDivisionError
+        return submit(self, tx, new, now)
+
+    monkeypatch.setattr(Submitter, "submit_bulk", fails_for_one)
+    night.at(FIRST_NIGHT)
+
+    assert (night.states(broken), night.states(other)) == ([RunState.REFUSED], [RunState.SUBMITTED])
+    assert night.runs(broken)[0].id in str(night.runs(broken)[0].reason)
+    assert "a run could not be started" in caplog.text
 
 
 def test_old_runs_are_deleted_but_not_one_under_way(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
