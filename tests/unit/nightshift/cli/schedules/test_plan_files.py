@@ -1,5 +1,6 @@
 """Plan files: every value is what it looks like, and what is wrong is named by file, line and field."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,13 @@ def test_an_error_of_the_servers_is_put_to_the_line_of_its_field():
     assert str(plan.error("no", "job.output")) == "0.yaml, line 8: nightly: no"
     assert str(plan.error("no", "jitter")) == "0.yaml, line 3: nightly: no"
     assert str(plan.error("no")) == "0.yaml, line 3: nightly: no"
+
+
+def test_the_plans_that_the_guide_shows_are_read():
+    guide = (Path(__file__).parents[5] / "docs" / "schedules.md").read_text()
+    [shown] = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    [plan] = plans_in(shown)
+    assert (plan.body["window"], plan.body["job"]["output"]) == (
+        "01:00-06:00",
+        "s3://data/summaries/{{date}}/",
+    )
