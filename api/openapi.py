@@ -96,7 +96,7 @@ PATCHES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/jobs/{job_id}": JobUpdate,
     "/v1/tenants/{tenant}": TenantUpdate,
 }
-PUTS: Final[Mapping[str, type[BaseModel]]] = {"/v1/schedules/{name}": SchedulePut}
+PUTS: Final[Mapping[str, type[BaseModel]]] = {"/v1/schedules/{schedule_name}": SchedulePut}
 
 STREAMED: Final = frozenset(known.route for known in endpoints.every() if isinstance(known, TextEndpoint))
 CONTENT_TYPES: Final = {

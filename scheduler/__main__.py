@@ -51,8 +51,7 @@ from scheduler.duties.assembly import Assembly
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.job_events import Problems, Progress
 from scheduler.duties.planning import Planning, PlanningConfig
-from scheduler.duties.recording import Recording
-from scheduler.duties.recounting import Recounting
+from scheduler.duties.recording import Recording, Recounting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
 from scheduler.duties.ringing import Ringing, RingingConfig

@@ -41,13 +41,15 @@ Change = Callable[[Transaction, Schedule, datetime], Schedule]
 
 
 @router.put(
-    "/{name}", summary="Apply a plan: create a schedule, or change it", response_model=AppliedSchedule
+    "/{schedule_name}",
+    summary="Apply a plan: create a schedule, or change it",
+    response_model=AppliedSchedule,
 )
 async def apply_plan(
-    name: str, services: ServicesDep, caller: CallerDep, body: BodyDep, dry_run: DryRunDep = False
+    schedule_name: str, services: ServicesDep, caller: CallerDep, body: BodyDep, dry_run: DryRunDep = False
 ) -> Response:
-    fields = parsed(SchedulePut, body | {"name": body.get("name", name)})
-    return JSONResponse(await run_in_threadpool(_apply, services, caller, name, fields, dry_run))
+    fields = parsed(SchedulePut, body | {"name": body.get("name", schedule_name)})
+    return JSONResponse(await run_in_threadpool(_apply, services, caller, schedule_name, fields, dry_run))
 
 
 @router.get("", summary="List schedules, newest first", response_model=SchedulePage)
@@ -63,54 +65,63 @@ def list_schedules(services: ServicesDep, caller: CallerDep, listing: ListingDep
         return JSONResponse(listing.json(listed_json(tx, schedules, tx.now())))
 
 
-@router.get("/{name}", summary="Describe a schedule", response_model=ScheduleObject)
-def describe_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/{schedule_name}", summary="Describe a schedule", response_model=ScheduleObject)
+def describe_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        return JSONResponse(described_json(tx, get_schedule(tx, caller.tenant_id, name), tx.now()))
+        return JSONResponse(described_json(tx, get_schedule(tx, caller.tenant_id, schedule_name), tx.now()))
 
 
 @router.delete(
-    "/{name}", summary="Delete a schedule with its runs; their jobs stay", response_model=DeletedSchedule
+    "/{schedule_name}",
+    summary="Delete a schedule with its runs; their jobs stay",
+    response_model=DeletedSchedule,
 )
-def delete_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+def delete_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -> Response:
     def delete(tx: Transaction) -> str:
-        schedule = get_schedule(tx, caller.tenant_id, name, is_locked=True)
+        schedule = get_schedule(tx, caller.tenant_id, schedule_name, is_locked=True)
         changes.delete_schedule(tx, schedule, tx.now())
         return schedule.id
 
-    return JSONResponse(DeletedSchedule(id=services.store.run(delete), name=name).model_dump())
-
-
-@router.post("/{name}/pause", summary="Start no more runs until it is resumed", response_model=ScheduleObject)
-def pause_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
-    return _changed(services, caller, name, changes.pause)
-
-
-@router.post("/{name}/resume", summary="Start runs again from now on", response_model=ScheduleObject)
-def resume_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
-    return _changed(services, caller, name, changes.resume)
+    return JSONResponse(DeletedSchedule(id=services.store.run(delete), name=schedule_name).model_dump())
 
 
 @router.post(
-    "/{name}/run", summary="Run a schedule now, besides its plan", status_code=202, response_model=ScheduleRun
+    "/{schedule_name}/pause", summary="Start no more runs until it is resumed", response_model=ScheduleObject
 )
-def run_schedule(name: str, services: ServicesDep, caller: CallerDep) -> Response:
+def pause_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    return _changed(services, caller, schedule_name, changes.pause)
+
+
+@router.post("/{schedule_name}/resume", summary="Start runs again from now on", response_model=ScheduleObject)
+def resume_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -> Response:
+    return _changed(services, caller, schedule_name, changes.resume)
+
+
+@router.post(
+    "/{schedule_name}/run",
+    summary="Run a schedule now, besides its plan",
+    status_code=202,
+    response_model=ScheduleRun,
+)
+def run_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -> Response:
     def run_now(tx: Transaction) -> JsonObject:
-        schedule = get_schedule(tx, caller.tenant_id, name, is_locked=True)
+        schedule = get_schedule(tx, caller.tenant_id, schedule_name, is_locked=True)
         return run_json(schedule, changes.run_now(tx, schedule, tx.now()))
 
     return JSONResponse(services.store.run(run_now), 202)
 
 
-@router.get("/{name}/runs", summary="List a schedule's runs, newest first", response_model=ScheduleRunPage)
-def list_runs(name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
+@router.get(
+    "/{schedule_name}/runs", summary="List a schedule's runs, newest first", response_model=ScheduleRunPage
+)
+def list_runs(schedule_name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
-        schedule = get_schedule(tx, caller.tenant_id, name)
+        schedule = get_schedule(tx, caller.tenant_id, schedule_name)
 
         def by_id(id: str) -> Run:
             run = tx.schedules.run(caller.tenant_id, id)
             if run is None or run.schedule_id != schedule.id:
-                raise NotFound(f"No such run of '{name}': {id}", param="after")
+                raise NotFound(f"No such run of '{schedule_name}': {id}", param="after")
             return run
 
         runs = tx.schedules.runs(schedule.id, limit=listing.limit + 1, after=listing.start(by_id))
@@ -118,11 +129,15 @@ def list_runs(name: str, services: ServicesDep, caller: CallerDep, listing: List
 
 
 @router.get(
-    "/{name}/versions", summary="List a schedule's plans, newest first", response_model=ScheduleVersionPage
+    "/{schedule_name}/versions",
+    summary="List a schedule's plans, newest first",
+    response_model=ScheduleVersionPage,
 )
-def list_versions(name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
+def list_versions(
+    schedule_name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep
+) -> Response:
     with services.store.snapshot() as tx:
-        schedule = get_schedule(tx, caller.tenant_id, name)
+        schedule = get_schedule(tx, caller.tenant_id, schedule_name)
         versions = tx.schedules.versions(
             schedule.id, limit=listing.limit + 1, before=listing.start(_version_number)
         )

@@ -49,8 +49,8 @@ def add(
         typer.Option(
             "--event",
             metavar="TYPE",
-            help="batch.completed, job.*, …; job.running, job.progress and job.problem only by name. May be"
-            " repeated."
+            help="batch.completed, job.*, …; job.running, job.progress, job.problem, run.at_risk,"
+            " run.on_track and run.missed only by name. May be repeated."
             "  [default: *]",
             show_default=False,
         ),

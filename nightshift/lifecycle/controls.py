@@ -74,7 +74,7 @@ def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
     hours = job.spec.hours
     is_open = hours is None or hours.is_open(now)
     turns_at = None if hours is None else hours.turns_at(now)
-    if tx.controls.resume(job, window_turns_at=turns_at, is_open=is_open):
+    if tx.controls.resume(job.tenant_id, job.id, window_turns_at=turns_at, is_open=is_open):
         if not is_open:
             append_paused(tx, tx.jobs.fetch(job.id), now)
             return ()

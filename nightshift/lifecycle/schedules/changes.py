@@ -145,9 +145,9 @@ def apply(
 
     Raises InvalidRequest, UnknownModel, Conflict.
     """
-    if not dry_run:
-        tx.holdings.take_turn(tenant_id)  # plans applied at once are counted, and make a circle, one by one
     old = tx.schedules.named(tenant_id, new.plan.name, is_locked=not dry_run)
+    if not dry_run:  # plans applied at once are counted, and make a circle, one by one
+        tx.holdings.take_turn(tenant_id)  # after the schedule, as where a run's job is counted
     if old is not None:
         current = tx.schedules.version(old.id, old.version)
         if current.fingerprint == new.fingerprint:
@@ -212,14 +212,18 @@ def _scheduled(new: NewPlan, old: Schedule | None, tenant_id: str, key_id: str, 
         created_at=now,
         updated_at=now,
     )
-    is_paused = schedule.paused_at is not None
+    is_due = schedule.next_at is not None and schedule.next_at <= now  # and about to be recorded
+    if schedule.paused_at is not None or cron is None:
+        next_at = None
+    else:
+        next_at = schedule.next_at if is_due else cron.first_after(now)
     return replace(
         schedule,
         version=schedule.version + 1,
         after=new.plan.after,
         key_id=key_id,
         updated_at=now,
-        next_at=None if cron is None or is_paused else cron.first_after(now),
+        next_at=next_at,
         problem=None,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, literal, or_, update
 
-from nightshift.jobs import Job, JobKind, JobSpec
+from nightshift.jobs import JobKind, JobSpec
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.store.databases.database import Statements
@@ -38,14 +38,16 @@ class Controls(Statements):
         guards = (job.c.kind == JobKind.BULK, is_going_on)
         return self._update(tenant_id, job_id, *guards, paused_at=paused_at, window_turns_at=None)
 
-    def resume(self, before: Job, *, window_turns_at: datetime | None, is_open: bool) -> bool:
+    def resume(
+        self, tenant_id: str, job_id: str, *, window_turns_at: datetime | None = None, is_open: bool = True
+    ) -> bool:
         """Lets the shards of a job that `pause` paused be claimed again, if its window is open. False also of
         a job that is not so paused.
         """
         guards = (job.c.paused_at.is_not(None), job.c.window_turns_at.is_(None))
         values: dict[str, Any] = {"window_turns_at": window_turns_at, "urgent_at": None}
         values |= {"paused_at": None} if is_open else {}
-        return self._update(before.tenant_id, before.id, *guards, **values)
+        return self._update(tenant_id, job_id, *guards, **values)
 
     def _update(self, tenant_id: str, job_id: str, *guards: ColumnElement[bool], **values: Any) -> bool:
         return self._changes_one(

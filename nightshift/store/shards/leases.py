@@ -225,7 +225,7 @@ class Leases(Statements):
         )
 
 
-def _order(row: Row[Any], now: datetime) -> dict[str, Any]:
+def _order(row: Any, now: datetime) -> dict[str, Any]:
     left_s = None if row.window_turns_at is None else (row.window_turns_at - now).total_seconds()
     return {
         "stop_reason": StopReason(row.stop_reason) if row.stop_reason else None,

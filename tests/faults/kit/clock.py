@@ -3,7 +3,7 @@
 import shutil
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,19 @@ def shifting_library(folder: Path) -> Path:
     library = folder / "shifted_clock.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
     return library
+
+
+class Clocks:
+    """The error of each role's wall clock."""
+
+    def __init__(self, folder: Path, roles: Sequence[str]) -> None:
+        self._folder = folder
+        self.set(dict.fromkeys(roles, 0))
+
+    def set(self, shifts_s: Mapping[str, int]) -> None:
+        for role, shift_s in shifts_s.items():
+            with (self._folder / role).open("r+b" if (self._folder / role).exists() else "wb") as file:
+                file.write(struct.pack("q", shift_s))
 
 
 def shifted_environment(folder: Path, ahead_s: int) -> Mapping[str, str]:

@@ -5,7 +5,6 @@ the one machine there is.
 """
 
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import pytest
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, submit_some
-from tests.faults.kit.clock import SOURCE, shifting_library
+from tests.faults.kit.clock import SOURCE, Clocks, shifting_library
 from tests.faults.kit.launch import ROLE, running
 from tests.faults.kit.service import Parts, Service
 from tests.integration.servers import RAM_DISK
@@ -28,19 +27,6 @@ ROLES = ("api", "scheduler-1", "worker-1")
 WRONG = dict(zip(ROLES, (HOUR_S, -HOUR_S, HOUR_S), strict=True))
 MINUTE_S = 60
 ASK = "import time; print(time.time())"
-
-
-class Clocks:
-    """The error of each role's wall clock."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.set(dict.fromkeys(ROLES, 0))
-
-    def set(self, shifts_s: dict[str, int]) -> None:
-        for role, shift_s in shifts_s.items():
-            with (self._folder / role).open("r+b" if (self._folder / role).exists() else "wb") as file:
-                file.write(struct.pack("q", shift_s))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +39,7 @@ def folder() -> Iterator[Path]:
 def clocks(folder: Path) -> Iterator[Clocks]:
     library, places = shifting_library(folder), folder / "clocks"
     places.mkdir()
-    clocks = Clocks(places)
+    clocks = Clocks(places, ROLES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_PRELOAD", str(library))
         patch.setenv("CLOCKS", str(places))

@@ -6,8 +6,7 @@ from nightshift.fleet.figures import ModelFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.store import Store
 from nightshift.tenants.holdings import Holding
-from scheduler.duties.recording import Recording, RecordingConfig
-from scheduler.duties.recounting import Recounting
+from scheduler.duties.recording import Recording, RecordingConfig, Recounting
 from tests.helpers.fakes import FakeClock, a_file, a_worker, planned
 from tests.integration.store.watching import holding
 

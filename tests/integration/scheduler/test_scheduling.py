@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nightshift.errors import Conflict
 from nightshift.jobs import Counts, Job, JobState, NewJob, StopReason
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
@@ -411,6 +412,33 @@ def test_a_changed_plan_goes_on_with_its_history_and_its_next_instant(night: Nig
     assert (changed.id, changed.version) == (schedule.id, 2)
     assert changed.next_at == datetime(2026, 12, 1, 3, tzinfo=UTC)
     assert len(night.runs(schedule)) == 1
+
+
+def test_a_plan_that_changes_at_its_instant_loses_no_run(night: Night) -> None:
+    schedule = night.apply()
+    night.clock.now = FIRST_NIGHT + timedelta(milliseconds=100)
+    night.apply(replace(NIGHTLY, description="changed"))
+    night.at(FIRST_NIGHT + timedelta(milliseconds=200))
+
+    assert [run.due_at for run in night.runs(schedule)] == [FIRST_NIGHT]
+
+
+def test_plans_that_are_applied_at_once_are_counted_one_by_one(place: Place, clock: FakeClock) -> None:
+    night = Night(place, clock, schedules_max=2)
+
+    def try_to_apply(number: int) -> bool:
+        try:
+            night.apply(replace(NIGHTLY, name=f"plan-{number}"))
+        except Conflict:
+            return False
+        return True
+
+    assert sorted(at_once(*(partial(try_to_apply, number) for number in range(4)))) == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 class TestRefusals:
