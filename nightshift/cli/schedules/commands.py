@@ -2,7 +2,7 @@
 
 import json as json_module
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,13 +12,14 @@ import typer
 from nightshift.cli.schedules.changes import Change, Kind, change_of, deletion_of
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import EXIT_USAGE, fail, print_json, print_list, printable, say, time_text
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import JsonObject
 
 if TYPE_CHECKING:
     from nightshift.cli.schedules.plan_files import Plan
-    from nightshift.client import Client
+    from nightshift.client import ApiError, Client
 
+CIRCLE: Final = "circle"  # the server's code
 STARTS_NOTHING: Final = frozenset({"skipped", "refused", "missed", "failed"})  # states of a run
 MARKS: Final = {Kind.CREATED: "+", Kind.UPDATED: "~", Kind.DELETED: "-"}
 
@@ -44,11 +45,16 @@ def apply(
     Every plan is checked before the first one is applied. One that is as it was makes no new version; its
     runs are made on behalf of the key that applied it last.
     """
-    plans = _plans_of(files)
+    from nightshift.cli.schedules.plan_files import in_order, read_plans
+
+    with _mistakes_in_files():
+        plans = read_plans(files)
     with open_client() as client:
         there = {schedule["name"]: schedule for schedule in client.schedules()}
         named = {plan.name for plan in plans}
         left = [schedule for name, schedule in there.items() if name not in named]
+        with _mistakes_in_files():
+            plans = in_order(plans, {one["name"]: one["after"] for one in left if not prune})
         changes = [_checked(client, plan, there) for plan in plans]
         changes += [deletion_of(schedule) for schedule in left if prune]
         _print_changes(changes, json=json)
@@ -137,19 +143,27 @@ def delete(name: Name, json: Json = False) -> None:
     _print_change({"name": name, "object": "schedule", "deleted": True}, f"{name} is deleted", json)
 
 
-def _plans_of(files: Sequence[Path]) -> "list[Plan]":
-    """The files' plans. A mistake in them ends the command as one in its options does."""
-    from nightshift.cli.schedules.plan_files import read_plans
-
+@contextmanager
+def _mistakes_in_files() -> Iterator[None]:
+    """Ends the command as a mistake in its options does."""
     try:
-        return read_plans(files)
+        yield
     except ConfigurationError as error:
         fail(error.message, EXIT_USAGE)
 
 
-def _checked(client: "Client", plan: "Plan", there: dict[str, JsonObject]) -> Change:
-    with _blaming(plan):
-        return change_of(there.get(plan.name), client.apply_schedule(plan.body, dry_run=True))
+def _checked(client: "Client", plan: "Plan", there: Mapping[str, JsonObject]) -> Change:
+    from nightshift.client import ApiError
+
+    before = there.get(plan.name)
+    try:
+        after = client.apply_schedule(plan.body, dry_run=True)
+    except ApiError as error:
+        if error.code != CIRCLE:
+            raise _blamed(plan, error) from error
+        # There is one until the plans before it are applied, for the files make none.
+        after = (before or {}) | plan.body | {"change": Kind.UPDATED if before else Kind.CREATED}
+    return change_of(before, after)
 
 
 def _carry_out(client: "Client", plans: "Sequence[Plan]", changes: Sequence[Change]) -> None:
@@ -157,25 +171,21 @@ def _carry_out(client: "Client", plans: "Sequence[Plan]", changes: Sequence[Chan
 
     A plan that is as it was is applied, too: from then on its runs are made on behalf of this key.
     """
+    from nightshift.client import ApiError
+
     for plan in plans:
-        with _blaming(plan):
+        try:
             client.apply_schedule(plan.body)
+        except ApiError as error:
+            raise _blamed(plan, error) from error
     for change in changes:
         if change.kind is Kind.DELETED:
             client.delete_schedule(change.name)
 
 
-@contextmanager
-def _blaming(plan: "Plan") -> Iterator[None]:
-    """Names the file and the line of a plan that the server refuses."""
-    from nightshift.client import ApiError
-
-    try:
-        yield
-    except ApiError as error:
-        if error.status not in (400, 404, 409, 422):
-            raise
-        raise plan.error(error.message, error.param) from error
+def _blamed(plan: "Plan", error: "ApiError") -> NightshiftError:
+    """The error with the file and the line of the plan, where the server refuses that."""
+    return plan.error(error.message, error.param) if error.status in (400, 404, 409, 422) else error
 
 
 def _print_changes(changes: Sequence[Change], *, json: bool) -> None:

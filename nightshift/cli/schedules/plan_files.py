@@ -10,7 +10,7 @@ The server checks the plans. What it refuses is named here by file and line.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -56,23 +56,30 @@ class Plan:
 
 
 def read_plans(paths: Sequence[Path]) -> list[Plan]:
-    """The files' plans, each behind the one that it names in `after`.
-
-    Raises ConfigurationError naming the file, the line and the field.
-    """
+    """The files' plans. Raises ConfigurationError naming the file, the line and the field."""
     plans: dict[str, Plan] = {}
     for plan in (plan for path in paths for plan in _read(path)):
         if (earlier := plans.get(plan.name)) is not None:
             raise plan.error(f"it is there twice, also in {earlier.path}, line {line_of(earlier.node)}")
         plans[plan.name] = plan
-    order = TopologicalSorter({name: plans.keys() & {plan.after} for name, plan in plans.items()})
+    return list(plans.values())
+
+
+def in_order(plans: Sequence[Plan], others: Mapping[str, str | None]) -> list[Plan]:
+    """The plans, each behind the one that it names in `after`.
+
+    `others`: what the schedules follow that are in no file, by their names. Raises ConfigurationError where
+    plans follow one another in a circle.
+    """
+    by_name = {plan.name: plan for plan in plans}
+    after = {**others, **{plan.name: plan.after for plan in plans}}
+    order = TopologicalSorter({name: after.keys() & {followed} for name, followed in after.items()})
     try:
-        return [plans[name] for name in order.static_order()]
+        return [by_name[name] for name in order.static_order() if name in by_name]
     except CycleError as error:
         circle = list(reversed(error.args[1]))
-        raise plans[circle[0]].error(
-            f"`after` goes in a circle: {' after '.join(circle)}", "after"
-        ) from error
+        blamed = next(by_name[name] for name in circle if name in by_name)
+        raise blamed.error(f"`after` goes in a circle: {' after '.join(circle)}", "after") from error
 
 
 def _read(path: Path) -> Iterator[Plan]:

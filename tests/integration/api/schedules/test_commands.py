@@ -145,6 +145,20 @@ def test_an_unchanged_plan_is_applied_on_behalf_of_another_key(
     assert client.get_schedule("nightly")["problem"] is None
 
 
+def test_plans_change_places_and_a_circle_is_a_mistake_in_the_file(schedules, client, plans):
+    schedules("apply", plans)
+    change(plans, "after: nightly", 'cron: "0 3 * * *"')
+    change(plans, 'cron: "0 1 * * *"', "after: report")
+
+    assert schedules("apply", plans, "--dry-run").err == "would be: 2 updated\n"
+    assert schedules("apply", plans).err == "2 updated\n"
+    assert {one["name"]: one["after"] for one in client.schedules()} == {"nightly": "report", "report": None}
+
+    circle = schedules("apply", change(plans, 'cron: "0 3 * * *"', "after: nightly"))
+    assert (circle.code, circle.out) == (2, "")
+    assert "`after` goes in a circle: " in circle.err
+
+
 def test_a_pruned_schedule_is_gone_and_a_paused_one_stays_paused(schedules, client, plans):
     schedules("apply", plans)
     assert schedules("pause", "nightly").code == 0

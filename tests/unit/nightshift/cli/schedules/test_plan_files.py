@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.cli.schedules.plan_files import Plan, read_plans
+from nightshift.cli.schedules.plan_files import Plan, in_order, read_plans
 from nightshift.errors import ConfigurationError
 
 PLAN = """
@@ -133,16 +133,22 @@ def test_a_name_is_in_all_files_once():
 
 
 def test_a_plan_comes_behind_the_one_that_it_follows_whichever_file_that_is_in():
-    first = "schedules:\n  - {name: c, after: b}\n  - {name: b, after: a}\n"
-    assert [plan.name for plan in plans_in(first, "schedules:\n  - name: a\n")] == ["a", "b", "c"]
-    assert [plan.name for plan in plans_in("schedules: [{name: a, after: elsewhere}]")] == ["a"]
+    plans = plans_in(
+        "schedules:\n  - {name: c, after: b}\n  - {name: b, after: a}\n", "schedules:\n  - name: a\n"
+    )
+    assert [plan.name for plan in in_order(plans, {"other": "c"})] == ["a", "b", "c"]
+    assert [plan.name for plan in in_order(plans[:1], {})] == ["c"]
 
 
-def test_plans_that_follow_each_other_in_a_circle_are_refused():
-    circle = "schedules:\n  - name: a\n    after: b\n  - name: b\n    after: a\n"
-    assert refusal(circle) in (
-        "0.yaml, line 3: a: `after` goes in a circle: a after b after a",
-        "0.yaml, line 5: b: `after` goes in a circle: b after a after b",
+@pytest.mark.parametrize("others", [{}, {"x": "b"}], ids=["in the files", "through another schedule"])
+def test_plans_that_follow_each_other_in_a_circle_are_refused(others):
+    last = next(iter(others), "b")
+    plans = plans_in(f"schedules:\n  - name: a\n    after: {last}\n  - name: b\n    after: a\n")
+    with pytest.raises(ConfigurationError) as refused:
+        in_order(plans, others)
+    assert re.fullmatch(
+        r"0\.yaml, line [35]: [ab]: `after` goes in a circle: (\w)( after \w)* after \1",
+        refused.value.message,
     )
 
 
