@@ -48,6 +48,7 @@ _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EXAMPLES: Final = {WINDOW_UNITS: "90m, 8h or 7d", TIMEOUT_UNITS: "30s, 5m or 1h"}
 
 Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
+Hours = Annotated[str, Field(max_length=WINDOW_CHARS_MAX)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
 
@@ -209,7 +210,7 @@ class JobCreate(Options, NativeOptionFields):
     id_column: Annotated[str, Field(min_length=1, max_length=COLUMN_CHARS_MAX)] | None = None
     format: Annotated[Literal["jsonl", "parquet"], null_means("jsonl")] = "jsonl"
     completion_window: str | None = None
-    window: Annotated[str, Field(max_length=WINDOW_CHARS_MAX)] | None = None
+    window: Hours | None = None
     metadata: Metadata | None = None
     name: Name | None = None
     date: RunDate | None = None
@@ -239,6 +240,7 @@ class JobRetry(Options):
 
     output: Uri | None = None
     completion_window: str | None = None
+    window: Hours | None = None
     metadata: Metadata | None = None
 
 

@@ -88,6 +88,8 @@ def retry_job(old: Job, fields: JobRetry, raw: JsonObject, window_max_s: int) ->
         given["completion_window_s"] = parse_duration(
             fields.completion_window, "completion_window", window_max_s
         )
+    if "window" in fields.model_fields_set:
+        given["window"] = None if fields.window is None else _hours(fields.window)
     if fields.max_runtime is not None:
         given["max_runtime_s"] = parse_duration(fields.max_runtime, "max_runtime", window_max_s)
     if fields.webhook is not None:

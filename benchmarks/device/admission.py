@@ -41,21 +41,26 @@ def seconds_by_cost(rows: Sequence[Lengths], *, in_groups: bool) -> tuple[int, M
         reuse_prefixes=False,
         admits_in_groups=in_groups,
     )
+    add_rows(batcher, rows)
+    num_mixed, shared_s = 0, 0.0
+    while batcher.has_work:
+        num_prompt_tokens, step_s = timed_step(batcher)
+        shared_s += step_s
+        num_mixed += num_prompt_tokens > 0
+    return num_mixed, {ms: shared_s + num_mixed * ms / 1000 for ms in PROMPT_STEPS_MS}
+
+
+def add_rows(batcher: Batcher, rows: Sequence[Lengths]) -> None:
+    """Adds the rows of one background job."""
     for number, (num_in, num_out) in enumerate(rows):
         sampling = SamplingParams(max_tokens=num_out)
         request = Request(str(number), [1] * num_in, sampling, priority="background", group="job")
         batcher.add(
             EngineSequence(request, arrival=number, num_tokens_max=num_in + num_out, block_size=BLOCK_SIZE)
         )
-    num_mixed, shared_s = 0, 0.0
-    while batcher.has_work:
-        num_prompt_tokens, step_s = _step(batcher)
-        shared_s += step_s
-        num_mixed += num_prompt_tokens > 0
-    return num_mixed, {ms: shared_s + num_mixed * ms / 1000 for ms in PROMPT_STEPS_MS}
 
 
-def _step(batcher: Batcher) -> tuple[int, float]:
+def timed_step(batcher: Batcher) -> tuple[int, float]:
     """Tokens of prompts in the next step, and its seconds without m."""
     chunks = batcher.plan()
     num_prompt_tokens = sum(chunk.num_tokens for chunk in chunks if chunk.num_tokens > 1)

@@ -73,7 +73,22 @@ class Figures(Statements):
         leased = {row.job_id: row.shards for row in self._execute(_BULK_LEASED)}
         waiting = []
         for row in self._execute(_BULK):  # taken apart at once: there may be thousands
-            id, model, priority, capacity, pool, created_at, deadline_at, paused_at, queued, left, done = row
+            (
+                id,
+                model,
+                priority,
+                capacity,
+                pool,
+                created_at,
+                due_at,
+                paused_at,
+                queued,
+                left,
+                done,
+                turns_at,
+            ) = row
+            if turns_at is not None and paused_at is None:
+                due_at = min(due_at, turns_at)  # the end of tonight's window
             waiting.append(
                 WaitingJob(
                     kind=JobKind.BULK,
@@ -81,7 +96,7 @@ class Figures(Statements):
                     priority=_CLASSES[priority],
                     capacity=capacity,
                     created_at=created_at,
-                    deadline_at=deadline_at,
+                    deadline_at=due_at,
                     queued=queued,
                     leased=leased.get(id, 0),
                     rows_left=max(0, left),
@@ -129,6 +144,7 @@ _BULK: Final = select(
     .label("queued"),
     (func.coalesce(job.c.rows_total, job.c.rows_estimated, 0) - _ROWS_DONE).label("rows_left"),
     _ROWS_DONE.label("rows_done"),
+    job.c.window_turns_at,
 ).where(job.c.kind == JobKind.BULK, job.c.state.in_(RUNNABLE))
 
 _BULK_LEASED: Final = (  # few, however much is queued

@@ -18,7 +18,7 @@ class WaitingJob:
     priority: PriorityClass
     capacity: str  # capacity of the workers that may run it: spot, on_demand or any
     created_at: datetime  # the oldest of them
-    deadline_at: datetime  # the first of them
+    deadline_at: datetime  # the first of them; of a job whose window is open, its end if that is earlier
     queued: int  # shards, or online requests
     leased: int
     rows_left: int  # as far as they are known or estimated

@@ -22,7 +22,6 @@ from nightshift.schedules.plans import (
     ScheduleProblem,
     ScheduleVersion,
     check_no_circle,
-    check_plan,
     of_job,
 )
 from nightshift.schedules.runs import Run, RunState
@@ -85,16 +84,17 @@ def checked_plan(
     now: datetime,
     webhook_secret: str | None,
 ) -> NewPlan:
-    """The checked plan, its job checked as it would be today. Raises InvalidRequest, naming the field."""
-    check_plan(new.plan, now)
+    """A plan that `check_plan` has passed, its job checked as it would be today. Raises InvalidRequest,
+    naming the field.
+    """
     spec = new.spec
-    folders = _folders(spec)
-    check_variables(folders.input, "job.input")
-    check_output(folders.output, "job.output", overwrite=new.plan.overwrite)
+    output = spec.output or ""
+    check_variables(spec.input or "", "job.input")
+    check_output(output, "job.output", overwrite=new.plan.overwrite)
     for key, value in (spec.metadata or {}).items():
         check_variables(value, f"job.metadata.{key}")
     day = str(now.astimezone(zone_named(new.plan.time_zone)).date())
-    earlier = replaced(folders.output, _EARLIER)
+    earlier = replaced(output, _EARLIER)
     values = {DATE: day, RUN_ID: f"run_{'0' * SUFFIX_LENGTH}", PREVIOUS_OUTPUT: earlier}
     job = new_job(
         tenant_id, Face.NATIVE, with_values(spec, values), fingerprint=new.fingerprint, priority=new.priority
@@ -108,26 +108,9 @@ def checked_plan(
 
 def with_values(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
     """The job of a run, its variables replaced."""
-    folders = _folders(spec)
     metadata = spec.metadata and {key: replaced(value, values) for key, value in spec.metadata.items()}
-    return replace(
-        spec,
-        input=replaced(folders.input, values),
-        output=replaced(folders.output, values),
-        metadata=metadata,
-    )
-
-
-@dataclass(frozen=True)
-class _Folders:
-    input: str
-    output: str
-
-
-def _folders(spec: JobSpec) -> _Folders:
-    assert spec.input is not None, "a plan's job is a bulk job"
-    assert spec.output is not None, "a native bulk job has an output"
-    return _Folders(spec.input, spec.output)
+    folder, output = replaced(spec.input or "", values), replaced(spec.output or "", values)
+    return replace(spec, input=folder, output=output, metadata=metadata)
 
 
 def apply(

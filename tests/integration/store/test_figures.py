@@ -13,6 +13,7 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.helpers.fakes import (
     FakeClock,
+    a_spec,
     a_worker,
     claimed,
     claimed_online,
@@ -83,6 +84,14 @@ def test_what_is_paused_waits_for_no_worker(store: Store) -> None:
         tx.controls.pause(job.tenant_id, job.id, tx.now())
 
     assert waiting(store) == {BULK: Backlog(leased=1)}
+
+
+def test_a_job_is_due_at_the_end_of_its_open_window(store: Store, clock: FakeClock) -> None:
+    for completion_window_s in (86_400, 3600):
+        planned(store, spec=a_spec(window="23:00-06:00", completion_window_s=completion_window_s))
+    with store.snapshot() as tx:
+        due_in = [job.deadline_at - clock.now for job in tx.figures.waiting()]
+    assert sorted(due_in) == [timedelta(hours=1), timedelta(hours=6.5)]
 
 
 def test_online_requests_wait_until_they_are_claimed_and_again_when_they_come_back(

@@ -55,6 +55,7 @@ def test_a_retry_is_a_new_job_with_the_settings_of_the_old_one(http, ended, bulk
 def test_a_retry_has_what_is_asked_for_instead(http, ended, bulk):
     output = f"{bulk['output']}again/"
     body = {"output": output, "priority": "standard", "completion_window": "2h", "max_error_rate": 0.5}
+    body |= {"window": "00:00-23:59 UTC"}
     new_id = http.post(f"/v1/jobs/{ended}/retry", json=body).json()["id"]
 
     new = http.get(f"/v1/jobs/{new_id}").json()
@@ -73,6 +74,16 @@ def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(http, bul
         new_id = http.post(f"/v1/jobs/{job_id}/retry", json={name: None}).json()["id"]
         new = http.get(f"/v1/jobs/{new_id}").json()
         assert {limit: new[limit] for limit in LIMITS} == LIMITS | {name: None}
+
+
+def test_a_retry_keeps_its_window_unless_null_takes_it_away(http, bulk, store, worker):
+    job_id = http.post("/v1/jobs", json=bulk | {"window": "01:00-06:00"}).json()["id"]
+    finish(store, job_id)
+
+    kept, freed = (http.post(f"/v1/jobs/{job_id}/retry", json=body).json() for body in ({}, {"window": None}))
+
+    windows = [http.get(f"/v1/jobs/{new['id']}").json()["window"] for new in (kept, freed)]
+    assert windows == ["01:00-06:00 UTC", None]
 
 
 def test_two_retries_with_one_key_are_one_job(http, ended):

@@ -46,6 +46,15 @@ def submit(place: Place, wanted: NewJob, *, webhook_secret: str | None = None, *
         return submits.submit_bulk(tx, new, tx.now()).job
 
 
+def test_a_window_in_which_nothing_might_be_saved_is_refused(place: Place) -> None:
+    wanted = request(place, window="01:00-01:01 UTC")
+    with pytest.raises(
+        InvalidRequest, match=r"Invalid 'window': .* lasts 60 s, .* saved every 90 s"
+    ) as refused:
+        submitter(place, segment_interval_s=90).check(wanted, PriorityClass.STANDARD)
+    assert refused.value.param == "window"
+
+
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
