@@ -69,14 +69,14 @@ CHECKS = (
     Check(
         "shell syntax",
         ("bash", "-n"),
-        ("infra/**/*.sh", "examples/*.sh", ".ci/run"),
+        ("infra/**/*.sh", "examples/orchestrators/*.sh", ".ci/run"),
         "install bash",
         one_by_one=True,
     ),
     Check(
         "shell scripts",
         ("shellcheck",),
-        ("infra/**/*.sh", "examples/*.sh", ".ci/run"),
+        ("infra/**/*.sh", "examples/orchestrators/*.sh", ".ci/run"),
         "apt-get install shellcheck",
     ),
     Check(

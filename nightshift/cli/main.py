@@ -17,6 +17,7 @@ from nightshift.cli.admin import audit, keys, tenants, usage
 from nightshift.cli.bulk import estimate, run
 from nightshift.cli.doctor.command import doctor
 from nightshift.cli.processes import up, worker
+from nightshift.cli.schedules import commands as schedules
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
 from nightshift.cli.top import command as top
@@ -51,6 +52,7 @@ app.command("worker")(worker.worker)
 app.command("run", context_settings={"allow_extra_args": True})(run.run)
 app.command("estimate", context_settings={"allow_extra_args": True})(estimate.estimate)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")

@@ -13,6 +13,7 @@ import typer
 from nightshift.errors import NightshiftError
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2  # as typer has it
 
 Item = TypeVar("Item")
 MARKS_MAX: Final = 2  # combining ones on a letter: no language stacks more
@@ -131,6 +132,7 @@ def problem_text(problem: dict[str, Any]) -> str:
 _LISTED_BY: Final = {
     "Job": "jobs list",
     "DeadLetter": "dlq list",
+    "Schedule": "schedules list",
     "Delivery": "webhooks deliveries",
     "WebhookEndpoint": "webhooks list",
     "Tenant": "tenants list",

@@ -59,6 +59,7 @@ NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
+_SCHEDULES: Final = "/v1/schedules"
 
 T = TypeVar("T")
 
@@ -265,11 +266,7 @@ class Client:
 
     def delete_job(self, job_id: str) -> None:
         """Deletes a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
-        try:
-            self._call("DELETE", f"/v1/jobs/{segment(job_id)}")
-        except ApiError as error:  # a retry whose first answer was lost finds it no more
-            if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
-                raise
+        self._delete(f"/v1/jobs/{segment(job_id)}")
 
     def events(
         self, job_id: str, *, after: str | None = None, on_keep_alive: Callable[[], object] = lambda: None
@@ -413,6 +410,51 @@ class Client:
     def replay_delivery(self, id: str) -> JsonObject:
         """Sends an event once more; one that is still owed stays as it is."""
         return self._call("POST", f"/v1/deliveries/{segment(id)}/replay")
+
+    def apply_schedule(self, plan: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Makes the schedule of the plan's name what the plan says (docs/schedules.md).
+
+        The answer is the schedule, with `change`: created, updated or unchanged. `dry_run` changes nothing.
+        """
+        path = f"{_SCHEDULES}/{segment(plan['name'])}"
+        return self._call("PUT", path, json=plan, params={"dry_run": "true"} if dry_run else None)
+
+    def schedules(self) -> Iterator[JsonObject]:
+        return self._pages(_SCHEDULES, {})
+
+    def get_schedule(self, name: str) -> JsonObject:
+        """Raises ApiError (404: no such schedule), ServerUnreachable."""
+        return self._call("GET", f"{_SCHEDULES}/{segment(name)}")
+
+    def schedule_runs(self, name: str, *, limit: int | None = None) -> Iterator[JsonObject]:
+        """A schedule's runs, newest first."""
+        return self._pages(f"{_SCHEDULES}/{segment(name)}/runs", {}, limit)
+
+    def schedule_versions(self, name: str) -> Iterator[JsonObject]:
+        """The plans that a schedule has had, newest first."""
+        return self._pages(f"{_SCHEDULES}/{segment(name)}/versions", {})
+
+    def pause_schedule(self, name: str) -> JsonObject:
+        """Starts no more runs of a schedule. A repeat changes nothing."""
+        return self._call("POST", f"{_SCHEDULES}/{segment(name)}/pause")
+
+    def resume_schedule(self, name: str) -> JsonObject:
+        return self._call("POST", f"{_SCHEDULES}/{segment(name)}/resume")
+
+    def run_schedule(self, name: str) -> JsonObject:
+        """Starts a run of its own now, which is returned. A call without an answer is not repeated."""
+        return self._call("POST", f"{_SCHEDULES}/{segment(name)}/run", is_repeatable=False)
+
+    def delete_schedule(self, name: str) -> None:
+        """Deletes a schedule; its jobs stay. Raises ApiError (404: no such schedule)."""
+        self._delete(f"{_SCHEDULES}/{segment(name)}")
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._call("DELETE", path)
+        except ApiError as error:  # a retry whose first answer was lost finds it no more
+            if not error.is_repeat or error.status != httpx.codes.NOT_FOUND:
+                raise
 
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:
         """A dead letter is decided once, so a retry whose first answer was lost gets a conflict."""

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from yaml.constructor import ConstructorError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
+from nightshift.process.yaml_files import TextLoader, YamlProblem, error_in, line_of, naming, parsed
 from nightshift_engine.encoders import DynamicBatching, EncoderConfig, Matryoshka
 from nightshift_engine.errors import InvalidBatching, InvalidConfig
 
@@ -78,13 +78,6 @@ class _ModelFields(EncoderConfig):
 _FIELDS: Final = TypeAdapter(_ModelFields)
 
 
-class _Problem(Exception):
-    """A place in a file, and what is wrong there."""
-
-    def __init__(self, line: int, field: str, says: str) -> None:
-        super().__init__(f"line {line}: {field}: {says}" if field else f"line {line}: {says}")
-
-
 @dataclass(frozen=True)
 class ModelConfig:
     """A model's configuration and where it was read."""
@@ -97,7 +90,7 @@ class ModelConfig:
 
     def error(self, says: str, field: str = "") -> ConfigurationError:
         """An error about the whole of it, or a field."""
-        return _error(self.path, _Problem(self.line, field, says))
+        return error_in(self.path, YamlProblem(self.line, field, says), MODEL_CONFIG)
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -131,8 +124,8 @@ def _beside_checkpoint(path_or_id: str) -> ModelConfig | None:
     """A checkpoint's own file, in its directory. What is downloaded from the hub configures nothing here."""
     path = Path(path_or_id) / BESIDE_CHECKPOINT
     if path.is_file():
-        with _naming(path):
-            root = _parsed(path)
+        with naming(path, MODEL_CONFIG):
+            root = parsed(path, FILE_BYTES_MAX, MODEL_CONFIG)
             return _model(model_id(path_or_id), path, root, "", line=1)
     if (protobuf := path.with_name(PROTOBUF)).is_file():
         raise ConfigurationError(f"{protobuf}: {_NO_PROTOBUF}.", param=MODEL_CONFIG)
@@ -142,30 +135,32 @@ def _beside_checkpoint(path_or_id: str) -> ModelConfig | None:
 def _read(path: Path) -> Iterator[ModelConfig]:
     if path.suffix == Path(PROTOBUF).suffix:
         raise ConfigurationError(f"{path}: {_NO_PROTOBUF}.", param=MODEL_CONFIG)
-    with _naming(path):
-        root = _parsed(path)
+    with naming(path, MODEL_CONFIG):
+        root = parsed(path, FILE_BYTES_MAX, MODEL_CONFIG)
         for key, _ in root.value:
             if key.value != MODELS:
-                raise _Problem(_line(key), key.value, f"there is no such field; there is {MODELS}, by name")
+                raise YamlProblem(
+                    line_of(key), key.value, f"there is no such field; there is {MODELS}, by name"
+                )
         models = next((value for _, value in root.value), None)
         if models is None:
-            raise _Problem(1, MODELS, "it is missing")
+            raise YamlProblem(1, MODELS, "it is missing")
         if not isinstance(models, yaml.MappingNode):
-            raise _Problem(_line(models), MODELS, "it should hold models by name")
+            raise YamlProblem(line_of(models), MODELS, "it should hold models by name")
         for key, value in models.value:
-            yield _model(key.value, path, value, f"{MODELS}.{key.value}.", line=_line(key))
+            yield _model(key.value, path, value, f"{MODELS}.{key.value}.", line=line_of(key))
 
 
 def _model(name: str, path: Path, node: yaml.Node, prefix: str, line: int) -> ModelConfig:
-    """`prefix`: of its fields' names in errors. Raises _Problem."""
+    """`prefix`: of its fields' names in errors. Raises YamlProblem."""
     try:
-        fields = _FIELDS.validate_python(_Loader("").construct_document(node))
+        fields = _FIELDS.validate_python(TextLoader("").construct_document(node))
     except ValidationError as error:
         raise _problem(error.errors(include_url=False)[0], node, prefix, line) from error
     return ModelConfig(name, path, line, fields, fields.matryoshka())
 
 
-def _problem(error: Any, node: yaml.Node, prefix: str, line: int) -> _Problem:
+def _problem(error: Any, node: yaml.Node, prefix: str, line: int) -> YamlProblem:
     """A pydantic error, with its field's path and line."""
     path, says = list(error["loc"]), error["msg"].replace("Input", "it").replace("tuple", "list")
     cause = error.get("ctx", {}).get("error")
@@ -179,7 +174,7 @@ def _problem(error: Any, node: yaml.Node, prefix: str, line: int) -> _Problem:
         says = f"{says}, got {str(error['input'])[:40]!r}"
     names = [name for name in path if isinstance(name, str)]
     place = (prefix + ".".join(names)).removesuffix(".")
-    return _Problem(_line_of(node, names) if names else line, place, says)
+    return YamlProblem(line_of(node, names) if names else line, place, says)
 
 
 def _unknown(*path: str) -> str:
@@ -187,88 +182,3 @@ def _unknown(*path: str) -> str:
         return f"it is no longer read: {removed}"
     known = dataclasses.fields(_ModelFields if len(path) == 1 else DynamicBatching)
     return f"there is no such field; there are {', '.join(field.name for field in known)}"
-
-
-class _Loader(yaml.BaseLoader):
-    """Reads every value as its text, which pydantic reads as its field's type: YAML 1.1 reads 010 as 8.
-
-    Refuses what would change a value silently, a field that is there twice, and aliases, which would make a
-    small file a large configuration.
-    """
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ConstructorError(None, None, "aliases are not read", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        fields = super().construct_mapping(node, deep)
-        if len(fields) < len(node.value):
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.value in seen:
-                    raise ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
-                seen.add(key.value)
-        return fields
-
-
-def _parsed(path: Path) -> yaml.MappingNode:
-    """The file's fields; an empty file has none. Raises ConfigurationError or _Problem."""
-    loader = _Loader(_text(path))
-    root = loader.get_single_node() or yaml.MappingNode("", [], yaml.Mark("", 0, 0, 0, "", 0))
-    loader.construct_document(root)
-    if not isinstance(root, yaml.MappingNode):
-        raise _Problem(_line(root), "", "there should be fields, such as `max_batch_size: 64`")
-    return root
-
-
-def _text(path: Path) -> str:
-    """Raises ConfigurationError or _Problem."""
-    if not path.is_file():
-        raise ConfigurationError(f"{path} is no file.", param=MODEL_CONFIG)
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.", param=MODEL_CONFIG) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise _Problem(data.count(b"\n") + 1, "", f"the file goes on beyond {FILE_BYTES_MAX} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise _Problem(data.count(b"\n", 0, error.start) + 1, "", "this is no UTF-8") from error
-
-
-def _line_of(node: yaml.Node, names: Sequence[str]) -> int:
-    """The line of the field at this path, as far as it exists."""
-    for key, value in node.value if isinstance(node, yaml.MappingNode) and names else ():
-        if key.value == names[0]:
-            return _line_of(value, names[1:]) if names[1:] else _line(key)
-    return _line(node)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Raises ConfigurationError with the file and the line of what is wrong in it."""
-    try:
-        yield
-    except _Problem as problem:
-        raise _error(path, problem) from problem
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        says = getattr(error, "problem", None) or "it holds a character that YAML does not allow"
-        raise _error(path, _Problem(mark.line + 1 if mark else 1, "", f"this is no YAML: {says}")) from error
-    except RecursionError as error:
-        raise _error(path, _Problem(1, "", "its fields and lists are nested too deeply")) from error
-    except (ValueError, OverflowError) as error:  # PyYAML's, which says no place
-        says = "this is no YAML: a number in an escape or a directive is too large"
-        raise _error(path, _Problem(1, "", says)) from error
-
-
-def _error(path: Path, problem: _Problem) -> ConfigurationError:
-    return ConfigurationError(f"{path}, {problem}", param=MODEL_CONFIG)

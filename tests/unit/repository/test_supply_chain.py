@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-REQUIREMENTS = [ROOT / "requirements.txt", *sorted((ROOT / "infra/requirements").glob("*.txt"))]
+REQUIREMENTS = [
+    *(ROOT / "requirements.txt", ROOT / "tests/e2e/examples/airflow.txt"),
+    *sorted((ROOT / "infra/requirements").glob("*.txt")),
+]
 PINNED = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 

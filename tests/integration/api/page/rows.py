@@ -2,14 +2,19 @@
 client or an operator names.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, WorkerFigures
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Job, ShardState, Usage
+from nightshift.jobs.ids import new_id
 from nightshift.outbound.webhooks import DeliveryState
+from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
+from nightshift.schedules.runs import Run, RunState
 from nightshift.store import Store, Transaction, tables
 from nightshift.tenants.usage import usage_day
 from tests.helpers.fakes import (
@@ -38,10 +43,13 @@ class Rows:
     ended_worker: str
     lease: str
     key: str
+    schedule: str
+    schedule_name: str
+    run: str
 
     @property
     def of_tenant(self) -> tuple[str, ...]:
-        return self.letter, self.delivery, self.endpoint, self.lease
+        return self.letter, self.delivery, self.endpoint, self.lease, self.schedule, self.run
 
 
 def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
@@ -55,7 +63,8 @@ def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
         key = an_api_key(tenant_id=tenant, name=text, created_at=tx.now())
         tx.keys.insert(key)
         tx.usage.add(tenant, text[:255], usage_day(tx.now()), 5, 2, Usage(100, 30, 10))
-    return Rows(tenant, letter, delivery, endpoint, worker, ended, bulk.id, key.id)
+        schedule = _schedule(tx, bulk, text)
+    return Rows(tenant, letter, delivery, endpoint, worker, ended, bulk.id, key.id, *schedule)
 
 
 def _letter(tx: Transaction, job: Job, text: str) -> str:
@@ -105,6 +114,68 @@ def _workers(tx: Transaction, text: str) -> tuple[str, str]:
     tx.workers.record_heartbeat(worker.id, WorkerState.READY, now, figures)
     tx.workers.ended(ended.id, ExitCause.STUCK_STEP, now)
     return worker.id, ended.id
+
+
+def _schedule(tx: Transaction, job: Job, text: str) -> tuple[str, str, str]:
+    """A schedule with a problem, whose run of a minute ago has the job; the run before it was refused."""
+    now = tx.now()
+    made = add_schedule(
+        tx,
+        job.tenant_id,
+        plan={"window": "01:00-06:00", "description": text[:512]},
+        job={"input": f"s3://in/{text}", "output": f"s3://out/{text}"},
+        problem=ScheduleProblem("key_revoked", text),
+    )
+    due_at = now - timedelta(minutes=1)
+    run = add_run(tx, made, due_at, RunState.SUBMITTED, job_id=job.id, started_at=now)
+    add_run(tx, made, due_at - timedelta(days=1), RunState.REFUSED, ended_at=now, reason=text)
+    return made.id, made.name, run.id
+
+
+def add_schedule(
+    tx: Transaction,
+    tenant_id: str,
+    *,
+    plan: Mapping[str, Any] | None = None,
+    job: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Schedule:
+    """A schedule of one o'clock every night, with a name of its own. `fields` are the schedule's own."""
+    now, id = tx.now(), new_id("sched")
+    made = Plan(name=f"nightly-{id[-8:].lower()}", **{"cron": "0 1 * * *"} | dict(plan or {}))
+    own = {"next_at": now + timedelta(hours=1), "after": made.after, "key_id": "key"} | fields
+    times = {"created_at": now, "updated_at": now}
+    schedule = Schedule(id=id, tenant_id=tenant_id, name=made.name, version=1, **times, **own)
+    version = ScheduleVersion(
+        schedule_id=id,
+        version=1,
+        created_at=now,
+        key_id="key",
+        fingerprint="",
+        plan=made,
+        job=dict(job or {"input": "s3://in/", "output": "s3://out/{{date}}/"}),
+        webhook=None,
+        spec={},
+        priority="background",
+    )
+    tx.schedules.insert(schedule)
+    tx.schedules.insert_version(version)
+    return schedule
+
+
+def add_run(tx: Transaction, schedule: Schedule, due_at: datetime, state: RunState, **fields: Any) -> Run:
+    run = Run(
+        id=new_id("run"),
+        schedule_id=schedule.id,
+        tenant_id=schedule.tenant_id,
+        version=1,
+        due_at=due_at,
+        local_date=str(due_at.date()),
+        state=state,
+        **fields,
+    )
+    assert tx.schedules.insert_run(run)
+    return run
 
 
 def _hold(tx: Transaction, job_id: str, worker_id: str) -> None:

@@ -39,6 +39,7 @@ def ids(rows: Rows, page_store: Store) -> Mapping[str, list[str]]:
         "delivery_id": [rows.delivery],
         "endpoint_id": [rows.endpoint],
         "key_id": [rows.key],
+        "schedule_name": [rows.schedule_name],
         "worker_id": [rows.worker],
     }
 
@@ -103,7 +104,9 @@ def test_an_action_on_anothers_is_not_found_and_changes_nothing(other, ids, page
 
 
 def test_a_list_does_not_go_on_after_anothers(other, rows):
-    for path, id in {"jobs": rows.lease, "dead_letters": rows.letter, "deliveries": rows.delivery}.items():
+    letters, deliveries = {"dead_letters": rows.letter}, {"deliveries": rows.delivery}
+    lists = {"jobs": rows.lease, "schedules": rows.schedule} | letters | deliveries
+    for path, id in lists.items():
         assert other.get(f"/ui/{path}", params={"after": id}).status_code == 404, path
 
 

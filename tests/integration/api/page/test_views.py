@@ -59,7 +59,10 @@ def act(client: httpx.Client, path: str, **form: str) -> httpx.Response:
     return client.post(path, data={"csrf": csrf_of(client)} | form)
 
 
-LISTS = ("/ui/dead_letters", "/ui/deliveries", "/ui/webhooks", "/ui/workers", "/ui/models", "/ui/usage")
+LISTS = (
+    *("/ui/schedules", "/ui/dead_letters", "/ui/deliveries", "/ui/webhooks"),
+    *("/ui/workers", "/ui/models", "/ui/usage"),
+)
 
 
 def addresses(rows: Rows) -> list[str]:
@@ -69,6 +72,7 @@ def addresses(rows: Rows) -> list[str]:
         f"/ui/deliveries/{rows.delivery}",
         f"/ui/workers/{rows.worker}",
         f"/ui/jobs/{rows.lease}",
+        f"/ui/schedules/{rows.schedule_name}",
     )
     return [*LISTS, *ones]
 

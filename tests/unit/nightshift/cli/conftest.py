@@ -148,7 +148,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     def connect() -> Client:
         return Client("http://server", "ns_live_key", transport=httpx.MockTransport(fake), sleep=_no_sleep)
 
-    for module in ("bulk.run", "bulk.estimate", "jobs", "webhooks"):
+    for module in ("bulk.run", "bulk.estimate", "jobs", "schedules.commands", "webhooks"):
         monkeypatch.setattr(f"nightshift.cli.{module}.open_client", connect)
     return fake
 

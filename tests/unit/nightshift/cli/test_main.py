@@ -21,6 +21,8 @@ COMMANDS = [
     ("doctor",),
     ("top",),
     *(("jobs", name) for name in ("list", "show", "cancel", "delete", "events", "results")),
+    *(("schedules", name) for name in ("apply", "list", "show", "pause", "resume", "run-now", "history")),
+    ("schedules", "delete"),
     *(("keys", name) for name in ("create", "list", "revoke")),
     *(("webhooks", name) for name in ("secret", "list", "add", "rotate", "test", "deliveries", "replay")),
 ]
@@ -65,7 +67,17 @@ def test_what_is_wrong_with_an_option_is_said_in_plain_words(nightshift):
 
 
 def test_looking_at_the_help_loads_nothing_heavy():
-    heavy = ["sqlalchemy", "httpx", "celery", "pydantic", "boto3", "torch", "fastapi", "rich.progress"]
+    heavy = [
+        "sqlalchemy",
+        "httpx",
+        "celery",
+        "pydantic",
+        "boto3",
+        "torch",
+        "fastapi",
+        "rich.progress",
+        "yaml",
+    ]
     program = f"import sys, nightshift.cli.main; print([m for m in {heavy} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
@@ -146,7 +158,8 @@ def test_what_the_clients_commands_load_is_installed_without_extras():
     }
     code = (
         "import sys, nightshift.client, nightshift.process.settings, nightshift.cli.session, "
-        "nightshift.cli.bulk.requests_of_rows; print(*{name.partition('.')[0] for name in sys.modules})"
+        "nightshift.cli.bulk.requests_of_rows, nightshift.cli.schedules.plan_files; "
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -162,11 +162,12 @@ def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
     assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
 
-def test_a_delete_whose_answer_was_lost_has_succeeded_all_the_same(connect):
-    connect(Server(httpx.ReadError("reset"), refusal(404))).delete_job("job_1")
+@pytest.mark.parametrize("delete", [Client.delete_job, Client.delete_schedule])
+def test_a_delete_whose_answer_was_lost_has_succeeded_all_the_same(connect, delete):
+    delete(connect(Server(httpx.ReadError("reset"), refusal(404))), "one")
 
     with pytest.raises(ApiError):  # nothing was lost: there is none
-        connect(Server(refusal(404))).delete_job("job_1")
+        delete(connect(Server(refusal(404))), "one")
 
 
 @pytest.mark.parametrize(

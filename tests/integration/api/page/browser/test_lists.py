@@ -38,6 +38,8 @@ def paths_of(rows: Rows) -> list[str]:
         "/ui/deliveries",
         f"/ui/deliveries/{rows.delivery}",
         "/ui/webhooks",
+        "/ui/schedules",
+        f"/ui/schedules/{rows.schedule_name}",
         "/ui/workers",
         "/ui/workers?show=ended",
         f"/ui/workers/{rows.worker}",
@@ -69,7 +71,8 @@ def test_no_text_of_a_row_becomes_markup_or_runs(visit, page_store, num_opened):
     seen.page.on("dialog", lambda dialog: seen.problems.append(dialog.message))
 
     singles = {path for rows in every[:num_opened] for path in paths_of(rows)}
-    lists = ("/ui/dead_letters", "/ui/webhooks", "/ui/workers", "/ui/models", "/ui/usage", "/ui/keys")
+    lists = ("/ui/dead_letters", "/ui/schedules", "/ui/webhooks", "/ui/workers", "/ui/models")
+    lists += ("/ui/usage", "/ui/keys")
     for path in sorted(singles):
         page = seen.open(path)
         assert page.url == seen.url + path

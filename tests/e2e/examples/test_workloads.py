@@ -15,7 +15,7 @@ from examples.all import EXAMPLES
 from examples.harness.example import Example, NotHere, checked
 from examples.harness.service import Service, running
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("search",)  # the others train a model, or are like it
 EACH_EXAMPLE = [
     pytest.param(example, marks=() if example.name in QUICK else pytest.mark.exhaustive)

@@ -1,0 +1,1 @@
+"""`nightshift schedules`: plans from files, and the schedules that the server has."""
