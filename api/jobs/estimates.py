@@ -117,10 +117,10 @@ async def create_estimate(services: ServicesDep, caller: CallerDep, body: BodyDe
     return JSONResponse(shown.model_dump(mode="json"), 202 if shown.status == "running" else 200)
 
 
-@router.get("/estimate/{job_id}", summary="Describe an estimate", response_model=EstimateObject)
-async def describe_estimate(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/estimate/{estimate_id}", summary="Describe an estimate", response_model=EstimateObject)
+async def describe_estimate(estimate_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     storage = services.storage_threads.for_tenant(caller.tenant_id)
-    shown = await storage.run(lambda: _described(services, caller, job_id))
+    shown = await storage.run(lambda: _described(services, caller, estimate_id))
     return JSONResponse(shown.model_dump(mode="json"))
 
 

@@ -20,20 +20,20 @@ def test_a_run_of_a_plan_writes_the_nights_output(service: Service, workplace, n
         },
     }
     with service.http() as http:
-        applied = http.put("/schedules/nightly", json=plan)
+        applied = http.put("/schedules/scheduled", json=plan)
         assert applied.status_code == 200, applied.text
-        run = http.post("/schedules/nightly/run").json()
+        run = http.post("/schedules/scheduled/run").json()
 
         def ended() -> bool:
-            [known] = http.get("/schedules/nightly/runs").json()["data"]
+            [known] = http.get("/schedules/scheduled/runs").json()["data"]
             run.update(known)
             return run["state"] not in ("waiting", "submitted")
 
         wait_for("the run has ended", ended, JOB_TIMEOUT_S, said=lambda: str(run))
         job = http.get(f"/jobs/{run['job_id']}").json()
-        http.delete("/schedules/nightly")
+        http.delete("/schedules/scheduled")
 
     assert run["state"] == "succeeded", run
-    assert (job["name"], job["date"]) == ("nightly", run["local_date"])
+    assert (job["name"], job["date"]) == ("scheduled", run["local_date"])
     manifest = json.loads((workplace / "nightly" / run["local_date"] / "_manifest.json").read_text())
     assert manifest["job_id"] == run["job_id"]

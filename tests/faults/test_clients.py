@@ -202,7 +202,7 @@ def test_a_nightly_run_that_is_started_again_and_again_is_one_job(service: Servi
 
     assert [run.returncode for run in runs] == [0] * NIGHTLY_RUNS
     [job_id] = jobs_called(service, "nightly")
-    assert {json.loads(output)["id"] for output in outputs} == {job_id}
+    assert {json.loads(output.splitlines()[-1])["id"] for output in outputs} == {job_id}
     job = BulkJob(job_id, Face.NATIVE, tuple(rows), "out/nightly/", "nightly")
     oracle.judge(service, [job])
 

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from benchmarks import service_overhead
 from benchmarks.fixtures.vocabularies import save_trained_tokenizer
 from benchmarks.fixtures.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
+from benchmarks.measure import cpu_times
 from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service_overhead import Ended, Work, measured
@@ -70,7 +71,7 @@ def test_the_cost_is_what_the_service_lacks_to_the_mean_of_the_runs_around_it(
     seconds: Iterator[float] = iter((10.0, 10.0))
     ended = Ended(a_job(usage=Usage(500, 100, 0)), submitted_s=0.0, claimed_s=5.0, success_s=25.0)
     monkeypatch.setattr(service_overhead, "run_bare", lambda *_: BareRun(100, 500, 100, next(seconds)))
-    monkeypatch.setattr(service_overhead, "run_service", lambda *_: ended)
+    monkeypatch.setattr(service_overhead, "run_service", lambda *_: (ended, cpu_times()))
 
     row = measured(COMPLETION, threads=1, settings={})
 

@@ -10,9 +10,9 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from nightshift import client as client_module
 from nightshift.cli.bulk import standard_input
 from nightshift.cli.main import main
+from nightshift.client import uploads
 from nightshift.process.settings import ApiSettings
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
@@ -32,7 +32,7 @@ def run(
     """Runs the command over these bytes. Returns its exit code and what it printed."""
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", base_url)
     monkeypatch.setenv("NIGHTSHIFT_API_KEY", make_key())
-    monkeypatch.setattr(client_module, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr(uploads, "PART_BYTES", 10)
     column = ("--endpoint", "completions", "--model", CHAT_MODEL, "--input-column", "text")
 
     def command(content: bytes, *words: str) -> tuple[int, str]:

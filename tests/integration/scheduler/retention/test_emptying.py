@@ -34,7 +34,10 @@ from tests.integration.store.watching import holding
 
 # A row each for what there is of it, however many jobs there were.
 STAYING: Final = {"usage", "holding", "counter", "leadership", "model", "service_figure"}
-OF_TENANTS: Final = {"api_key", "page_session", "audit", "tenant", "tenant_secret", "webhook_endpoint"}
+OF_TENANTS: Final = {
+    *("api_key", "page_session", "audit", "tenant", "tenant_secret", "webhook_endpoint"),
+    *("schedule", "schedule_version", "schedule_run"),
+}
 DAYS: Final = (1, 1, 6, 23, 1, 60, 5, 100)  # between two rounds of the duties; past every time there is
 
 

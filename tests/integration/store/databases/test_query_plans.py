@@ -238,12 +238,16 @@ def shown_by(store: Store) -> dict[str, str]:
         tx.deliveries.insert(delivery)
         tx.workers.register(worker)
         tx.keys.insert(key)
+        schedule = a_schedule(tenant_id="default", name="shown")
+        if tx.schedules.insert(schedule):
+            tx.schedules.insert_version(a_schedule_version(schedule))
     return {
         "job_id": job.id,
         "letter_id": letter.id,
         "delivery_id": delivery.id,
         "worker_id": worker.id,
         "key_id": key.id,
+        "schedule_name": schedule.name,
     }
 
 
