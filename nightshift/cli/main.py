@@ -19,10 +19,10 @@ from nightshift.cli.doctor.command import doctor
 from nightshift.cli.processes import up, worker
 from nightshift.cli.schedules import commands as schedules
 from nightshift.cli.session import advice_on_database
-from nightshift.cli.terminal import describe, fail
+from nightshift.cli.terminal import EXIT_FAILED, describe, fail
 from nightshift.cli.top import command as top
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, InvalidSetting, NightshiftError
-from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNREACHABLE_EXIT
 from nightshift.process.starting import bound_integers
 
 
@@ -65,6 +65,7 @@ app.command("top")(top.top)
 app.command("doctor")(doctor)
 app.command("conformance")(conformance.conformance)
 
+SERVER_UNREACHABLE = "server_unreachable"  # the client's code; an orchestrator tries again
 OWN_PACKAGES = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")
 
 # Advice on errors of the operating system that no command can mend.
@@ -105,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Without a cause it is no error of the driver's: the server answers.
         fail(f"{describe(error)}{advice_on_database() if error.__cause__ else ''}")
     except NightshiftError as error:
-        fail(describe(error))
+        is_unreachable = error.code == SERVER_UNREACHABLE
+        fail(describe(error), UNREACHABLE_EXIT if is_unreachable else EXIT_FAILED)
     except ModuleNotFoundError as error:
         if not error.name or error.name.partition(".")[0] in OWN_PACKAGES:
             raise

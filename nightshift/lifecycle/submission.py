@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from nightshift import endpoints
@@ -34,7 +34,7 @@ from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
 from nightshift.process.settings import SubmissionSettings
 from nightshift.process.tracing.spans import current_traceparent
-from nightshift.schedules.windows import check_length
+from nightshift.schedules.windows import check_length, check_opens_in_time
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
@@ -119,6 +119,7 @@ class Submitter:
 
     def try_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> None:
         """Raises what `submit_bulk` would; only reads."""
+        check_hours(new.spec, now)
         self.try_model(tx, new)
         self.try_file(tx, new, now)
         with_reused_job(tx, new)
@@ -142,7 +143,10 @@ class Submitter:
         check_planned(tx, new.tenant_id, self.default_quotas, rows, tokens)
 
     def submit_unread(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-        """Accepts a bulk job whose input may not exist yet. Raises UnknownModel, TooManyRequests."""
+        """Accepts a bulk job whose input may not exist yet. Raises InvalidRequest, UnknownModel,
+        TooManyRequests.
+        """
+        check_hours(new.spec, now)
         self.try_model(tx, new)
         admit_bulk(tx, new, self.settings, self.default_quotas, now)
         return transitions.submit_bulk(tx, new, now)
@@ -177,6 +181,13 @@ def new_job(
         stored_bytes=body_bytes + spec.stored_bytes,
         traceparent=current_traceparent(),
     )
+
+
+def check_hours(spec: JobSpec, now: datetime) -> None:
+    """Raises InvalidRequest for a job submitted now that would be over before its window first opens."""
+    if spec.hours is not None:
+        with _about("completion_window"):
+            check_opens_in_time(spec.hours, now + timedelta(seconds=spec.completion_window_s), now)
 
 
 def _check_template(template: JsonObject, bytes_max: int) -> None:

@@ -1,8 +1,8 @@
 """Times of a cron expression in a time zone, by the rules of Debian's cron(8).
 
 A fixed time that does not exist on the night the clocks go forward comes at the jump; one that exists twice
-on the night they go back comes once, the first time. Expressions whose minute or hour begins with `*` follow
-real time: `*/15` comes every quarter of an hour.
+on the night they go back comes once, the first time. Expressions whose minute or hour begins with `*` come
+whenever the clock shows them: `*/15` comes every quarter of an hour.
 """
 
 from collections import deque
@@ -19,6 +19,7 @@ from nightshift.errors import InvalidRequest, shortened
 FIELDS: Final = ("minute", "hour", "day of month", "month", "day of week")
 CHARS_MAX: Final = 100
 LOOK_BACK: Final = (timedelta(hours=1), *(timedelta(days=days) for days in (1, 8, 64, 400, 4000)))
+BACK_MAX: Final = timedelta(hours=3)  # clocks go back by two at most: Antarctica/Troll
 
 _SECOND: Final = timedelta(seconds=1)
 
@@ -32,10 +33,29 @@ class Cron:
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The instants after this moment, in order, for the next fifty years or more."""
-        for local in CronSim(self.text, moment.astimezone(self.zone)):
-            instant = local.astimezone(UTC)
-            if instant > moment:  # in an hour that comes twice, CronSim begins in the first
-                yield instant
+        begins = moment.astimezone(self.zone)
+        if any(field.startswith("*") for field in self.text.split()[:2]):
+            instants = self._real_times(begins.replace(tzinfo=None) - BACK_MAX)
+        else:
+            instants = (local.astimezone(UTC) for local in CronSim(self.text, begins))
+        yield from (instant for instant in instants if instant > moment)
+
+    def _real_times(self, begins: datetime) -> Iterator[datetime]:
+        """The instants at which the clock shows a time of the expression, from this local time on: twice
+        where it does so twice, and not at all where it never does.
+
+        CronSim leaves such times out where clocks change by less than an hour.
+        """
+        second_times: deque[datetime] = deque()
+        for local in CronSim(self.text, begins):
+            first, second = (local.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+            if first.astimezone(self.zone).replace(tzinfo=None) != local:
+                continue
+            while second_times and second_times[0] < first:
+                yield second_times.popleft()
+            yield first
+            if second != first:
+                second_times.append(second)
 
     def first_after(self, moment: datetime) -> datetime | None:
         return next(self.after(moment), None)

@@ -17,6 +17,8 @@ from nightshift.schedules.zones import zone_named
 DEFAULT_ZONE: Final = "UTC"
 MINUTES_A_DAY: Final = 24 * 60
 
+SHOWN: Final = "%Y-%m-%d %H:%M:%SZ"  # UTC
+
 _FORM: Final = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?- ?([0-9]{1,2}):([0-9]{2})(?: +(\S+))?")
 _DAYS_BEFORE: Final = 2  # an opening whose window may last until now: clocks may be set back over midnight
 _DAYS_AFTER: Final = 4  # among so many days one has an opening, also where a night or a whole day is left out
@@ -97,6 +99,15 @@ def check_length(window: Window, checkpoint_s: float) -> None:
         raise InvalidRequest(
             f"the window {window} lasts {window.length_s} s, which is shorter than a checkpoint: results are "
             f"saved every {checkpoint_s:g} s. Give a longer one."
+        )
+
+
+def check_opens_in_time(window: Window, ends_at: datetime, now: datetime) -> None:
+    """Raises InvalidRequest if work that is submitted now would be ended before the window first opens."""
+    if not window.is_open(now) and (opens_at := window.next_opening(now)) >= ends_at:
+        raise InvalidRequest(
+            f"the job would end at {ends_at:{SHOWN}}, before its window first opens, at {opens_at:{SHOWN}}: "
+            "none of its rows would run. Give it more time."
         )
 
 

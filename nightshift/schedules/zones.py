@@ -18,8 +18,8 @@ def zone_named(name: str) -> ZoneInfo:
 
 @cache
 def _names() -> frozenset[str]:
-    """Names alone are looked up: a name is a path for ZoneInfo."""
-    return frozenset(available_timezones())
+    """Names alone are looked up: a name is a path for ZoneInfo. `localtime` depends on the machine."""
+    return frozenset(available_timezones() - {"localtime"})
 
 
 def _advice(name: str) -> str:

@@ -5,7 +5,21 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, case, delete, func, insert, literal, select, text, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Table,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
 from nightshift.schedules.runs import UNDER_WAY, Run, RunState
@@ -158,14 +172,12 @@ class Schedules(Statements):
     # -- the service's own: over all tenants ------------------------------------------------------------
 
     def due(self, now: datetime, limit: int) -> Sequence[Schedule]:
-        """Schedules with an instant to record, the longest due first."""
-        wanted = select(schedule).where(schedule.c.next_at <= now)
-        return self._all(wanted.order_by(schedule.c.next_at, schedule.c.id).limit(limit), _to_schedule)
+        """Schedules with an instant to record: tenants take turns, each with the longest due first."""
+        return self._all(_in_turns(schedule, schedule.c.next_at, now, limit), _to_schedule)
 
     def to_check(self, now: datetime, limit: int) -> Sequence[Run]:
-        """Runs to look at, the longest due first."""
-        wanted = select(run).where(run.c.check_at <= now)
-        return self._all(wanted.order_by(run.c.check_at, run.c.id).limit(limit), _to_run)
+        """Runs to look at, likewise."""
+        return self._all(_in_turns(run, run.c.check_at, now, limit), _to_run)
 
     def lock(self, id: str) -> Schedule | None:
         """The schedule; no other transaction changes it before the end of this one."""
@@ -202,6 +214,12 @@ class Schedules(Statements):
         for concerned in (own, following):  # each by its index
             waiting = update(run).where(*concerned, IS_UNDER_WAY, run.c.state == RunState.WAITING)
             self._execute(waiting.values(check_at=at))
+
+
+def _in_turns(table: Table, due_at: ColumnElement[datetime], now: datetime, limit: int) -> Select[Any]:
+    """Rows of a table that are due by now, so that no tenant's many hold up another's few."""
+    turn = func.row_number().over(partition_by=table.c.tenant_id, order_by=(due_at, table.c.id))
+    return select(table).where(due_at <= now).order_by(turn, due_at, table.c.id).limit(limit)
 
 
 def _to_schedule(row: Row[Any]) -> Schedule:

@@ -27,7 +27,7 @@ Observe = Callable[[str, float | None], None]  # a run's outcome, and its delay 
 @dataclass(frozen=True)
 class SchedulingConfig:
     interval_s: float = 0.2  # between passes: added to a run's delay
-    per_pass_max: int = 200  # schedules and runs, each in a transaction; the next pass follows at once
+    per_pass_max: int = 50  # schedules and runs, each in a transaction; the next pass follows at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +62,19 @@ class Scheduling:
         return earliest(work.next_instant_at, work.next_run_check_at)
 
     def run_once(self, now: datetime) -> Scheduled:
+        """A pass. Raises what kept a schedule's runs from being recorded, after all others."""
         limit = self._config.per_pass_max
         with self._store.snapshot() as tx:
             due = tx.schedules.due(now, limit)
         counts: Counter[RunState] = Counter()
+        failure: Exception | None = None
         for schedule in interruptible(due, self._may_continue):
-            counts.update(self._record(schedule.id, now))
+            try:
+                counts.update(self._record(schedule.id, now))
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - it would hold up every schedule after it
+                failure = error
         with self._store.snapshot() as tx:
             runs = tx.schedules.to_check(now, limit)
         cancelled = 0
@@ -76,6 +83,8 @@ class Scheduling:
             if looked is not None:
                 counts[looked.state] += 1
                 cancelled += self._cancel(run, looked)
+        if failure is not None:
+            raise failure
         return Scheduled(
             submitted=counts[RunState.SUBMITTED],
             skipped=counts[RunState.SKIPPED],

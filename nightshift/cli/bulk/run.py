@@ -18,7 +18,6 @@ import typer
 from nightshift.cli.bulk.job_options import fields_of, with_job_options
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import (
-    describe,
     fail,
     print_json,
     print_json_line,
@@ -29,7 +28,6 @@ from nightshift.cli.terminal import (
 )
 from nightshift.errors import NightshiftError
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.process.exit_codes import UNREACHABLE_EXIT
 
 if TYPE_CHECKING:
     from nightshift.client import Client, RemoteJob
@@ -173,7 +171,7 @@ def run(
     given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
     if dry_run:
         _dry_run(given, json=json)
-    with _reachable(), open_client() as client:
+    with open_client() as client:
         with submitting(given):
             job = _submitted(client, given)
         if job.is_repeat:
@@ -281,22 +279,11 @@ def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
         return client.submit_job(sent)
 
 
-@contextmanager
-def _reachable() -> Iterator[None]:
-    """Ends with a code of its own where the server does not answer: an orchestrator tries again."""
-    from nightshift.client import ServerUnreachable
-
-    try:
-        yield
-    except ServerUnreachable as error:
-        fail(describe(error), UNREACHABLE_EXIT)
-
-
 def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
     from nightshift.cli.bulk.standard_input import uploaded
 
-    with _reachable(), open_client() as client:
+    with open_client() as client:
         with submitting(body), usage_errors(), uploaded(client, body, is_kept=False) as sent:
             answer = client.try_job(sent)
         answer = dry_runs.with_prompt(answer, client.prompt_text)

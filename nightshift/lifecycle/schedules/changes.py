@@ -14,7 +14,7 @@ from nightshift.jobs import Face, JobSpec, JsonObject
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.schedules.ends import end_run
-from nightshift.lifecycle.submission import Submitter, new_job
+from nightshift.lifecycle.submission import Submitter, check_hours, new_job
 from nightshift.schedules.plans import (
     Overlap,
     Plan,
@@ -101,7 +101,10 @@ def checked_plan(
     job = new_job(
         tenant_id, Face.NATIVE, with_values(spec, values), fingerprint=new.fingerprint, priority=new.priority
     )
+    cron = new.plan.cron_at(now)
     try:
+        if cron is not None:
+            check_hours(job.spec, cron.first_after(now) or now)
         checked = submitter.check(job, ceiling, webhook_secret=webhook_secret)
     except InvalidRequest as error:
         raise of_job(error) from error

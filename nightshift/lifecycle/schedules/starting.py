@@ -93,19 +93,18 @@ def _recorded(
         run = replace(run, state=RunState.MISSED, check_at=None, ended_at=now, reason=reason)
     if not tx.schedules.insert_run(run):
         return None
-    _record_followers(tx, schedule, run, {schedule.id})
+    _record_followers(tx, schedule, run)
     return run
 
 
-def _record_followers(tx: Transaction, schedule: Schedule, run: Run, seen: set[str]) -> None:
+def _record_followers(tx: Transaction, schedule: Schedule, run: Run) -> None:
     """Records the runs of what follows; those of a missed run are looked at once, and skipped."""
-    for follower in tx.schedules.followers(schedule.tenant_id, schedule.name):
-        if follower.id in seen:
-            continue
-        seen.add(follower.id)
-        own = new_run(follower, run.due_at, run.local_date, run.check_at or run.due_at)
-        if tx.schedules.insert_run(replace(own, follows=schedule.id)):
-            _record_followers(tx, follower, own, seen)
+    recorded = [schedule]
+    for followed in recorded:
+        for follower in tx.schedules.followers(schedule.tenant_id, followed.name):
+            own = new_run(follower, run.due_at, run.local_date, run.check_at or run.due_at)
+            if tx.schedules.insert_run(replace(own, follows=followed.id)):
+                recorded.append(follower)
 
 
 def _missed(recorded: list[Run]) -> ScheduleProblem:

@@ -1,5 +1,7 @@
 """Schedules: every instant has one run, whatever the clock, a second scheduler or a downtime do."""
 
+import inspect
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -9,12 +11,14 @@ import pytest
 
 from nightshift.errors import Conflict
 from nightshift.jobs import Counts, Job, JobState, NewJob, StopReason
+from nightshift.jobs.ids import new_id
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.schedules import changes
 from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan
+from nightshift.lifecycle.schedules.starting import record
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.process.settings import SubmissionSettings
@@ -555,6 +559,57 @@ def test_a_run_that_cannot_be_started_holds_up_no_other(
     assert (night.states(broken), night.states(other)) == ([RunState.REFUSED], [RunState.SUBMITTED])
     assert night.runs(broken)[0].id in str(night.runs(broken)[0].reason)
     assert "a run could not be started" in caplog.text
+
+
+def test_a_schedule_whose_run_cannot_be_recorded_holds_up_no_other(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, other = night.apply(), night.apply(replace(NIGHTLY, name="other"))
+
+    def fails_for_one(tx: Transaction, schedule_id: str, now: datetime) -> list[RunState]:
+        if schedule_id == broken.id:
+            raise ZeroDivisionError
+        return record(tx, schedule_id, now)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scheduler.duties.scheduling.record", fails_for_one)
+        with pytest.raises(ZeroDivisionError):
+            night.at(FIRST_NIGHT)
+    assert night.states(other) == [RunState.SUBMITTED]
+
+    night.at(FIRST_NIGHT + timedelta(minutes=1))
+    assert night.states(broken) == [RunState.SUBMITTED]
+
+
+def test_a_row_of_plans_may_be_longer_than_calls_may_be_nested(night: Night) -> None:
+    for number in range(150, 0, -1):  # the last one first: what it follows is not there yet
+        night.apply(Plan(name=f"plan-{number:03}", after=f"plan-{number - 1:03}"))
+    night.apply(replace(NIGHTLY, name="plan-000"))
+    with night.store.snapshot() as tx:
+        last = changes.get_schedule(tx, TENANT, "plan-150")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 120)
+    try:
+        night.at(FIRST_NIGHT)
+    finally:
+        sys.setrecursionlimit(limit)
+
+    assert night.states(last) == [RunState.WAITING]
+
+
+def test_tenants_take_turns_so_that_ones_many_plans_do_not_hold_up_anothers(night: Night) -> None:
+    many = [night.apply(replace(NIGHTLY, name=f"plan-{number}")) for number in range(3)]
+    late = FIRST_NIGHT + timedelta(minutes=1)
+    other = replace(many[0], id=new_id("sched"), tenant_id="other", next_at=late)
+    with night.store.transaction() as tx:
+        tx.schedules.insert(other)
+        for schedule, at in (*((one, FIRST_NIGHT) for one in many), (other, late)):
+            tx.schedules.insert_run(changes.new_run(schedule, at, "2026-12-01", at))
+
+    with night.store.snapshot() as tx:
+        due, runs = tx.schedules.due(late, 2), tx.schedules.to_check(late, 2)
+
+    assert [one.tenant_id for one in due] == [one.tenant_id for one in runs] == [TENANT, "other"]
 
 
 def test_old_runs_are_deleted_but_not_one_under_way(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

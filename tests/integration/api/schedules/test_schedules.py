@@ -139,6 +139,15 @@ def test_a_wrong_job_of_a_plan_is_refused_by_its_field(http, job, wrong, param, 
     assert (named, said) == (param, code)
 
 
+def test_a_job_that_would_be_over_before_its_window_opens_is_refused(http, job):
+    wrong = {"cron": "0 12 * * *", "window": "20:00-23:00"}
+    named, _, message = refusal(put(http, job | {"completion_window": "8h"}, **wrong))
+
+    assert named == "job.completion_window"
+    assert "20:00:00Z" in message
+    assert put(http, job | {"completion_window": "9h"}, **wrong).status_code == 200
+
+
 def test_a_model_that_is_not_served_is_named(http, job):
     refused = put(http, job | {"template": {"model": "none"}})
 

@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,21 @@ def test_every_quarter_of_an_hour_is_a_real_one() -> None:
     quarters = list(islice(cron("*/15 * * * *", "Europe/Berlin").after(begins), 12))
 
     assert {later - earlier for earlier, later in pairwise(quarters)} == {timedelta(minutes=15)}
+
+
+@pytest.mark.parametrize("text", ["*/15 2 * * *", "45 * * * *", "7 */2 * * *", "*/20 0-3 * * *"])
+@pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "Europe/Berlin", "Antarctica/Troll", "America/Nuuk"])
+def test_what_begins_with_a_star_comes_whenever_the_clock_shows_it(zone: str, text: str) -> None:
+    known, minute = CronSim(text, NEW_YEAR), timedelta(minutes=1)
+    for change in _changes(zone):
+        moments = [change + minutes * minute for minutes in range(-360, 361)]
+        clocks = [moment.astimezone(ZoneInfo(zone)) for moment in moments]
+        shown = [
+            moment
+            for moment, clock in zip(moments, clocks, strict=True)
+            if clock.minute in known.minutes and clock.hour in known.hours
+        ]
+        assert cron(text, zone).newest(moments[0], moments[-1], 100) == shown
 
 
 def test_the_search_begins_where_it_is_asked_to_within_an_hour_that_comes_twice() -> None:

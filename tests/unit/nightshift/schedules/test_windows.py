@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.errors import InvalidRequest
-from nightshift.schedules.windows import Window, check_length, parse_window
+from nightshift.schedules.windows import Window, check_length, check_opens_in_time, parse_window
 
 HOUR = timedelta(hours=1)
 
@@ -172,3 +172,13 @@ def test_a_window_shorter_than_a_checkpoint_is_refused_with_both_lengths() -> No
     with pytest.raises(InvalidRequest, match=r"lasts 60 s, which is shorter .* saved every 90 s"):
         check_length(parse_window("01:00-01:01"), checkpoint_s=90)
     check_length(parse_window("23:59-00:01"), checkpoint_s=90)
+
+
+def test_work_that_ends_before_its_window_first_opens_is_refused_with_both_times() -> None:
+    night, noon = parse_window("01:00-06:00 Europe/Berlin"), utc("2026-11-27 12:00")
+    with pytest.raises(InvalidRequest) as refused:
+        check_opens_in_time(night, noon + 12 * HOUR, noon)
+
+    assert "2026-11-28 00:00:00Z, before" in refused.value.message
+    check_opens_in_time(night, noon + 13 * HOUR, noon)
+    check_opens_in_time(night, utc("2026-11-27 01:10"), utc("2026-11-27 01:00"))

@@ -12,7 +12,7 @@ def test_a_zone_of_the_database_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Europe", "../etc/localtime", "/etc/localtime", "CEST", "europe/berlin", "a\0b"]
+    "name", ["", "Europe", "localtime", "../etc/localtime", "/etc/localtime", "CEST", "europe/berlin", "a\0b"]
 )
 def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

@@ -395,12 +395,13 @@ def test_failed_rows_are_printed_once_each_without_what_was_asked(nightshift, se
     assert queries[0] == {"outcome": "errored"}
 
 
-def test_a_server_that_does_not_answer_ends_with_a_code_of_its_own(nightshift, server):
+@pytest.mark.parametrize("command", [(*RUN, "--wait"), ("jobs", "list"), ("schedules", "list")])
+def test_a_server_that_does_not_answer_ends_every_command_with_a_code_of_its_own(nightshift, server, command):
     def away(request: httpx.Request) -> httpx.Response | None:
         raise httpx.ConnectError("Connection refused")
 
     server.instead = away
-    ended = nightshift(*RUN, "--wait")
+    ended = nightshift(*command)
     assert ended.code == 69
     assert "NIGHTSHIFT_BASE_URL" in ended.err
 
