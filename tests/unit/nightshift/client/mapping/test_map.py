@@ -8,7 +8,7 @@ import httpx
 import pandas
 import pytest
 
-from nightshift.client import AsyncClient, Client, MapFailed
+from nightshift.client import AsyncClient, Client, MapFailed, uploads
 from nightshift.client.mapping import programs
 from nightshift.errors import InvalidRequest
 from tests.unit.nightshift.client.mapping.fake_service import FakeService
@@ -149,7 +149,8 @@ def test_a_name_of_a_job_that_no_map_made_is_refused(client, service):
 
 
 def test_a_large_file_is_sent_in_parts(client, service, monkeypatch):
-    monkeypatch.setattr(programs, "PART_BYTES", 10)
+    for module in (programs, uploads):
+        monkeypatch.setattr(module, "PART_BYTES", 10)
     mapped(client)
     assert len(service.parts) == 6
     assert [row["text"] for row in service.rows(service.jobs[0])] == ["one", "two"]
