@@ -152,6 +152,8 @@ def _input_lines(input: JsonObject, answer: JsonObject) -> Iterator[str]:
     rows = rows_text(input["rows"])
     yield _line("input", f"{at_least}{input['objects']} objects, {input['size_bytes']} bytes")
     yield _line("rows", f"{at_least}{_about(rows, input['rows_are_exact'])}, {input['rows_read']} read")
+    if not input["is_whole"]:
+        yield _line("", "there are more objects, and all figures are of these alone")
     if not input["is_spread"]:
         yield _line("", "a part of the input was read from its beginning only")
     if input["rows_unusable"]:

@@ -74,6 +74,8 @@ class MapCall:
         _check_prompt(prompt)
         if name is not None and _NAME.fullmatch(name) is None:
             raise _invalid("name", "give 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first")
+        if key is not None and not (isinstance(key, str) and key):
+            raise _invalid("key", "give the name of one column, a text")
         if priority is not None and priority not in set(PriorityClass):
             raise _invalid("priority", f"choose one of {', '.join(PriorityClass)}")
         if _WINDOW.fullmatch(completion_window) is None:

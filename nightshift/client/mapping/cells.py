@@ -14,6 +14,7 @@ from nightshift.bulk.rows.values import as_id, decimal_text
 from nightshift.errors import InvalidRequest
 
 NULLS: Final = frozenset({"NAType", "NaTType"})  # pandas' own, beside None
+INTEGER_BOUND: Final = 10**640  # as docs/values.md has it for files
 PLAIN: Final = frozenset("biufUSO")  # kinds of numpy's scalars and arrays that are Python values
 
 
@@ -25,6 +26,8 @@ def as_json_value(value: Any) -> Any:
     """The value as JSON has it. Raises NoJson."""
     if value is None or type(value).__name__ in NULLS:
         return None
+    if isinstance(value, int) and abs(value) >= INTEGER_BOUND:
+        raise NoJson("is an integer of more than 640 digits: convert the column to text")
     if isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -6,6 +6,7 @@ fields); a union, or an object with any fields, becomes its JSON as text.
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -81,7 +82,7 @@ class OutputForm:
             return {ANSWER: _fitted(text, self.columns[ANSWER], ANSWER)}
         try:
             answer = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidAnswer(f"The answer is no JSON: {error}.") from error
         if not isinstance(answer, dict):
             raise InvalidAnswer("The answer is no JSON object.")
@@ -172,7 +173,7 @@ def _fitted(value: Any, type: ValueType, at: str) -> Any:
             return value
         case Kind.INTEGER if _is_number(value) and value == int(value) and abs(value) < INTEGER_MAX:
             return int(value)
-        case Kind.NUMBER if _is_number(value):
+        case Kind.NUMBER if _is_number(value) and abs(value) <= sys.float_info.max:
             return float(value)
         case Kind.LIST if isinstance(value, list) and type.element is not None:
             return [_fitted(inner, type.element, f"{at}[{index}]") for index, inner in enumerate(value)]

@@ -48,7 +48,7 @@ def table_of(data: object) -> Table:
 
 
 def column_missing(param: str, name: str, columns: Sequence[str]) -> InvalidRequest:
-    listed = ", ".join(map(str, columns)) or "none"
+    listed = ", ".join(one if isinstance(one, str) else f"{one!r} (no text)" for one in columns) or "none"
     return InvalidRequest(
         f"Invalid '{param}': there is no column '{name}'; the data have: {listed}.",
         param=param,
@@ -96,11 +96,12 @@ class PandasTable:
         return named + [name for name in self.frame.index.names if name is not None and name not in named]
 
     def rows(self, columns: Sequence[str]) -> Rows:
+        own, levels = list(self.frame.columns), list(self.frame.index.names)
         for name in columns:
-            _check_single(name, list(self.frame.columns))
+            _check_single(name, own if name in own else levels)
         for first in range(0, len(self.frame), CHUNK_ROWS):
             part = self.frame.iloc[first : first + CHUNK_ROWS]
-            yield from zip(*(self._column(part, name).tolist() for name in columns), strict=True)
+            yield from zip(*(self._values(part, name) for name in columns), strict=True)
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
         pandas, frame = sys.modules["pandas"], self.frame.copy(deep=False)
@@ -109,8 +110,15 @@ class PandasTable:
             frame[name] = pandas.Series(_held(type, values[name]), dtype=dtype).array
         return frame
 
-    def _column(self, part: Any, name: str) -> Any:
-        return part[name] if name in part.columns else part.index.get_level_values(name)
+    def _values(self, part: Any, name: str) -> list[Any]:
+        """NaN stands for a missing value, except among floating-point numbers, where it may be one itself."""
+        column = part[name] if name in part.columns else part.index.get_level_values(name)
+        values: list[Any] = column.tolist()
+        if getattr(column.dtype, "kind", "O") != "O":
+            return values
+        return [
+            None if is_missing else value for value, is_missing in zip(values, column.isna(), strict=True)
+        ]
 
 
 _PANDAS_TYPES: Final = {
@@ -134,12 +142,11 @@ class PolarsTable:
         return list(self.frame.columns)
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        polars = sys.modules["polars"]
         for name in columns:
-            if getattr(self.frame.schema[name], "time_unit", None) == "ns":  # Python's have no nanoseconds
+            if "'ns'" in str(self.frame.schema[name]):  # in a list, too; Python's have no nanoseconds
                 advice = f"cast it to text, or to microseconds (pl.col({name!r}).dt.cast_time_unit('us'))"
                 raise InvalidRequest(f"The column '{name}' has nanoseconds: {advice}.", param=name)
-        yield from self.frame.select(polars.col(list(columns))).iter_rows()
+        yield from self.frame[list(columns)].iter_rows()  # `select` would take ^a.*$ for a pattern
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
         polars = sys.modules["polars"]
@@ -170,8 +177,8 @@ class ArrowTable:
         for batch in self.table.select(list(columns)).to_batches(max_chunksize=CHUNK_ROWS):
             try:
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            except ValueError as error:  # nanoseconds, which Python's times lack
-                raise _invalid(f"{error}; cast the column to text, or to microseconds") from error
+            except (ValueError, OverflowError) as error:  # as times that Python's do not reach
+                raise _invalid(f"{error}; cast the column, such as to text") from error
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
         arrow, table = sys.modules["pyarrow"], self.table

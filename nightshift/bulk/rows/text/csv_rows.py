@@ -11,12 +11,9 @@ from nightshift.bulk.rows.contents import HEAD_BYTES, json_hint, separator_hint
 from nightshift.bulk.rows.records import BadRow, Row, UnreadableInput
 from nightshift.bulk.rows.templates import refuse_twice
 from nightshift.bulk.rows.text.lines import BadLine, split_lines
-from nightshift.bulk.rows.text.separators import with_separator
+from nightshift.bulk.rows.text.separators import SEPARATOR_LINE, with_separator
 from nightshift.endpoints.containers import ENTRIES_MAX
 
-_SEPARATOR_LINE: Final = re.compile(
-    r'sep=([^\w\s"]|\t)', re.IGNORECASE
-)  # before the header, as Excel writes and reads it
 _BLANK: Final = re.compile(rb"(?:\n++|\r\n){1,500}")  # one with spaces is a record
 
 
@@ -41,7 +38,7 @@ def csv_rows(
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     names = _names(lines, records)
-    if (named := _SEPARATOR_LINE.fullmatch(delimiter.join(names))) is not None:
+    if (named := SEPARATOR_LINE.fullmatch(delimiter.join(names))) is not None:
         delimiter = named[1]
         records = csv.reader(lines, delimiter=delimiter, strict=True)
         lines.begin_record()

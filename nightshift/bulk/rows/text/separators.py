@@ -5,6 +5,7 @@ A reading says the same each time: it depends on the text alone, not on the piec
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Final
@@ -13,6 +14,8 @@ from nightshift.bulk.rows.contents import SEPARATORS, json_hint
 from nightshift.bulk.rows.records import UnreadableInput
 
 TAB: Final = "tab"  # a tab's name, where one is hard to type
+SEPARATOR_LINE: Final = re.compile(r'sep=([^\w\s"]|\t)', re.IGNORECASE)
+"""A line before the header that names the separator, as Excel writes and reads it."""
 SNIFFED_BYTES: Final = 64 * 1024
 RECORDS_MAX: Final = 100  # looked at, beside the header
 
@@ -26,10 +29,14 @@ def with_separator(pieces: Iterable[bytes], named: str, told: str | None) -> tup
 
 
 def likely_separator(head: bytes, named: str, *, is_all: bool) -> str:
-    """The separator that the first records show: another one than is `named` only where the header is one
-    name by that, and by exactly one other the records have as many values as the header has names.
+    """The separator that a first line such as `sep=;` says, or the first records show: another one than is
+    `named` only where the header is one name by that, and by exactly one other the records have as
+    many values as the header has names.
     """
     text = head.decode("utf-8-sig", errors="replace")
+    first_line = text.lstrip("\r\n").partition("\n")[0].strip('\r"')
+    if (said := SEPARATOR_LINE.fullmatch(first_line)) is not None:
+        return said[1]
     if _widths(text, named, is_all=is_all)[:1] != [1] or json_hint(text):
         return named
     others = [mark for mark in SEPARATORS if mark != named and _is_table(_widths(text, mark, is_all=is_all))]

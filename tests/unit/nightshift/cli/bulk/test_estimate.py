@@ -113,6 +113,13 @@ def test_it_waits_for_the_sample_and_prints_what_is_known(nightshift, answers):
         assert said in ended.out
 
 
+def test_it_says_where_the_figures_are_of_a_part_of_the_input(nightshift, answers):
+    answers.append(ENDED | {"input": ENDED["input"] | {"is_whole": False}})
+    said = nightshift(*ESTIMATE).out
+    assert "at least 2 objects" in said
+    assert "there are more objects, and all figures are of these alone" in said
+
+
 def test_json_is_the_answer_as_it_came(nightshift, answers):
     answers += [RUNNING, ENDED]
     assert nightshift(*ESTIMATE, "--json").json == ENDED

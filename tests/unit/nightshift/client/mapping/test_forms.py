@@ -130,6 +130,8 @@ def test_an_answer_is_read_as_its_columns_hold_it():
         ({"type": "integer"}, "9223372036854775808"),
         ({"type": "integer"}, "1.5"),
         ({"type": "number"}, "1e999"),
+        ({"type": "number"}, f"1{'0' * 400}"),
+        ({}, "[" * 100_000),
         ({"type": "boolean"}, "1"),
         ({"type": "string"}, "7"),
         ({"type": "string"}, '"\\ud800"'),

@@ -130,11 +130,30 @@ def test_data_that_are_no_table_are_refused_with_what_to_do(data, says):
         pa.table([[1], [2]], names=["a", "a"]),
         [{"a": 1}, {"b": 1}],
         polars.DataFrame({"a": polars.Series([1], dtype=polars.Datetime("ns"))}),
+        polars.DataFrame({"a": polars.Series([[]], dtype=polars.List(polars.Datetime("ns")))}),
+        pandas.DataFrame({"b": [1]}, index=pandas.MultiIndex.from_tuples([(1, 2)], names=["a", "a"])),
     ],
 )
 def test_a_column_that_cannot_be_read_is_refused(data):
     with pytest.raises(InvalidRequest, match="'a'"):
         list(table_of(data).rows(["a"]))
+
+
+def test_a_time_that_python_does_not_reach_is_refused():
+    with pytest.raises(InvalidRequest, match="such as to text"):
+        list(table_of(pa.table({"a": pa.array([2**60], pa.timestamp("us"))})).rows(["a"]))
+
+
+@pytest.mark.parametrize("name", ["^a.*$", "*"])
+def test_the_name_of_a_column_of_polars_is_no_pattern(name):
+    frame = polars.DataFrame({name: ["own"], "ab": ["other"]})
+    assert list(table_of(frame).rows([name])) == [("own",)]
+
+
+@pytest.mark.parametrize("dtype", ["str", "string", "category", "object"])
+def test_a_missing_text_of_pandas_is_null(dtype):
+    frame = pandas.DataFrame({"a": ["x", None, float("nan")]}).astype({"a": dtype})
+    assert [as_json_value(value) for (value,) in table_of(frame).rows(["a"])] == ["x", None, None]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +189,7 @@ def test_a_value_is_sent_as_the_text_that_a_file_of_it_would_have(value, json):
         Decimal("NaN"),
         b"\xff",
         b"a\0",
+        10**640,
         datetime.timedelta(1),
         np.datetime64("2026-01-02"),
         {1: 2},

@@ -64,6 +64,13 @@ def test_what_shows_no_separator_is_read_by_the_formats(content: bytes) -> None:
     assert likely_separator(content, ",", is_all=True) == ","
 
 
+@pytest.mark.parametrize(
+    "content", [b"sep=;\nid;a;b\n1;2;3\n", b'\xef\xbb\xbf\r\n"sep=;"\r\nid,a\r\n', b"Sep=;\n"]
+)
+def test_a_first_line_names_the_separator(content: bytes) -> None:
+    assert likely_separator(content, ",", is_all=True) == ";"
+
+
 def test_a_record_that_is_cut_off_shows_nothing() -> None:
     assert likely_separator(b"id;text\n1;a\n2", ",", is_all=False) == ";"
     assert likely_separator(b"id;text\n1;a\n2", ",", is_all=True) == ","
