@@ -50,6 +50,7 @@ def rows(workplace: Path, tmp_path: Path, numbers: list[int]) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_the_dag_of_the_examples_finds_its_job_again_after_airflow_was_killed(
     service: Service, airflow: Airflow, workplace: Path, rows: Path, numbers: list[int]
 ) -> None:

@@ -157,6 +157,6 @@ def test_the_key_that_up_left_is_used_and_an_absent_server_is_said(nightshift, d
     (data_dir / "api_key").write_text("ns_live_key\n")
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:1")  # no server can listen there
     ended = nightshift("jobs", "list")
-    assert ended.code == 1
+    assert ended.code == 69
     assert "Is the server running? `nightshift up` starts one" in ended.err
     assert len(ended.err.splitlines()) == 1
