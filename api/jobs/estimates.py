@@ -174,7 +174,7 @@ def _checked(
     services: Services, caller: Caller, new: NewJob
 ) -> tuple[NewJob, str | None, Mapping[str, Model]]:
     """The job with the one that it reuses, its uploaded file's name, and the registered models. Raises what a
-    submission raises, but for its output, which nobody writes.
+    submission raises, but for its output, which is not written.
     """
     submitter = services.submitter
     new = submitter.check(new, caller.priority_ceiling)

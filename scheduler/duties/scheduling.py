@@ -17,8 +17,8 @@ from scheduler.runtime.duty import MayContinue, PassResult, earliest, interrupti
 
 log = logging.getLogger(__name__)
 
-# What a power failure undoes is done again from what the database then says: a run and its job are one
-# transaction, and whatever follows from a job is committed after it.
+# A pass repeats what a power failure undid: a run and its job are one transaction, and each change that
+# follows from a job is committed after it.
 DURABLE: Final = False
 
 Observe = Callable[[str, float | None], None]  # a run's outcome, and its delay in seconds if it has begun

@@ -248,7 +248,7 @@ def _refused(
 
 
 def give_up(tx: Transaction, run: Run, now: datetime) -> Looked | None:
-    """Refuses a run whose start failed in a way that nobody foresaw. None: another process was first."""
+    """Refuses a run whose start failed with an unforeseen error. None: another process was first."""
     schedule = tx.schedules.lock(run.schedule_id)
     if schedule is None or not tx.schedules.take_run(run.id):
         return None

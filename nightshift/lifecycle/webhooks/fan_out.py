@@ -14,8 +14,8 @@ from nightshift.store import Transaction
 
 def owe(tx: Transaction, job: Job, event_type: str, now: datetime, more: Mapping[str, Any] = {}) -> None:
     """Records an event's deliveries, in the transaction that makes the event true. All have its id. That of a
-    disabled endpoint is a dead letter, which can be replayed. `more`: of the event's data. Nobody is told of
-    samples.
+    disabled endpoint is a dead letter, which can be replayed. `more`: of the event's data. A sample
+    has none.
     """
     if job.spec.estimate is not None:
         return

@@ -174,7 +174,7 @@ def test_partition_columns_of_times_are_refused_by_name(place: Place) -> None:
 
 
 def commit(place: Place, *actions: dict[str, Any]) -> None:
-    """One more commit, as whoever may write into the folder may write it."""
+    """One more commit, as any tenant with the folder may write it."""
     log = place.bucket / "in" / "_delta_log"
     last = max(int(path.stem) for path in log.glob("*.json"))
     lines = "".join(json.dumps(action) + "\n" for action in actions)
