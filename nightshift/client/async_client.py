@@ -1,6 +1,4 @@
-"""The client for programs with an event loop: it waits on the loop, and all else it does is the plain
-client's, in threads.
-"""
+"""The client for programs with an event loop: it waits on the loop, and works in threads."""
 
 import asyncio
 from threading import Event
