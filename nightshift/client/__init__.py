@@ -12,7 +12,7 @@ from nightshift.client.answers import (
     check_base_url,
     parse_events,
 )
-from nightshift.client.exchanges import TRIES_MAX
+from nightshift.client.connection import TRIES_MAX
 from nightshift.client.http_client import Client
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ __all__ = [
 
 _LATER: Final = {
     "AsyncClient": "async_client",
-    "AsyncMapHandle": "mapping.handles",
-    "MapHandle": "mapping.handles",
-    "FailedRow": "mapping.results",
-    "MapFailed": "mapping.results",
-    "MapResult": "mapping.results",
+    **dict.fromkeys(("AsyncMapHandle", "MapHandle"), "mapping.handles"),
+    **dict.fromkeys(("FailedRow", "MapFailed", "MapResult"), "mapping.results"),
 }
 
 

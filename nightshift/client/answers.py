@@ -13,6 +13,7 @@ from nightshift.jobs import Counts, JobState, JsonObject, Usage
 from nightshift.jobs.backoff import Backoff
 
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
+LOOKS: Final = Backoff(first_s=0.2, longest_s=2.0, factor=1.5)  # between looks at a job that is waited for
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 
 
@@ -103,23 +104,24 @@ class JobEvent:
         return name in set(JobState) and JobState(name).is_terminal
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
-    """Parse server-sent events. Comments are skipped, and an unfinished event is dropped."""
+def row_error(row: JsonObject) -> JsonObject:
+    """The error of a result's row; empty if it has none."""
+    body = (row.get("response") or {}).get("body") or {}
+    return row.get("error") or body.get("error") or {}
+
+
+def parse_events(lines: Iterator[str], on_comment: Callable[[], object] = lambda: None) -> Iterator[JobEvent]:
+    """Parse server-sent events. An unfinished event is dropped; `on_comment` is called with each comment."""
     fields: dict[str, str] = {}
     for line in lines:
-        if line:
+        if line.startswith(":"):
+            on_comment()
+        elif line:
             name, _, value = line.partition(":")
             fields[name] = value.removeprefix(" ")
         elif "data" in fields:
             yield JobEvent(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
             fields = {}
-
-
-def with_comments_told(lines: Iterator[str], on_comment: Callable[[], object]) -> Iterator[str]:
-    for line in lines:
-        if line.startswith(":"):
-            on_comment()
-        yield line
 
 
 def check_base_url(base_url: str) -> None:
@@ -163,7 +165,7 @@ def json_object(answer: httpx.Response) -> JsonObject:
     return dict(data)
 
 
-def api_error(answer: httpx.Response) -> ApiError:
+def api_error(answer: httpx.Response, *, is_repeat: bool = False) -> ApiError:
     """The server's error envelope, or else the status and the start of the body."""
     try:
         said = answer.json()["error"]
@@ -172,6 +174,7 @@ def api_error(answer: httpx.Response) -> ApiError:
         error = ApiError(
             answer.status_code, f"HTTP {answer.status_code} from {answer.url}: {answer.text[:200]}"
         )
+    error.is_repeat = is_repeat
     error.retry_after_s = _retry_after_s(answer)
     return error
 

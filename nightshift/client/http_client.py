@@ -9,40 +9,23 @@ Use the official `openai` client for OpenAI's routes. Calls that are safe to rep
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import IO, TYPE_CHECKING, Final, Literal, Unpack, overload
 
 import httpx
 
 from nightshift.client.answers import (
-    RETRY,
+    LOOKS,
     ApiError,
     JobEvent,
     RemoteJob,
-    api_error,
     json_object,
     lines_of,
     parse_events,
     segment,
-    with_comments_told,
 )
-from nightshift.client.connection import connection
-from nightshift.client.exchanges import (
-    ANSWER_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
-    FOLLOWING_TRIES_MAX,
-    TRIES_MAX,
-    Call,
-    Exchange,
-    Query,
-    answered,
-    run,
-    unreachable,
-)
-from nightshift.client.uploads import uploaded
+from nightshift.client.connection import CONNECT_TIMEOUT_S, FOLLOWING_TRIES_MAX, TRIES_MAX, Connection
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
@@ -54,88 +37,30 @@ if TYPE_CHECKING:  # what they need takes long to import, and most commands map 
 
 SILENCE_MAX_S: Final = 45.0  # an event stream has a keep-alive every 15 s
 PAGE_MAX: Final = 100
+PART_BYTES: Final = 16 << 20  # of an upload
+COMPLETION_S: Final = 600.0  # the server copies and checks an upload before it answers
 FILE_KEPT_S: Final = 30 * 86400  # as long as a batch file
-NDJSON: Final = "application/x-ndjson"
 REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an earlier one
 
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 _SCHEDULES: Final = "/v1/schedules"
 
-T = TypeVar("T")
 
-
-class Client:
-    """A client of one server with one key. Not thread-safe."""
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        *,
-        transport: httpx.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        tries_max: int = TRIES_MAX,
-        answer_timeout_s: float = ANSWER_TIMEOUT_S,
-    ) -> None:
-        """`base_url` may end in `/v1`; without it or the key, those of the command line are taken.
-        `tries_max`: of a call that is safe to repeat.
-
-        Raises ConfigurationError for an invalid URL or key.
-        """
-        server = connection(base_url, api_key)
-        self._http = httpx.Client(
-            base_url=server.base_url,
-            headers=server.headers,
-            timeout=httpx.Timeout(answer_timeout_s, connect=min(CONNECT_TIMEOUT_S, answer_timeout_s)),
-            transport=transport,
-        )
-        self._sleep = sleep
-        self._tries_max = tries_max
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
+class Client(Connection):
+    """A client of one server: a method for each route of ours."""
 
     @overload
     def map(
-        self,
-        data: object,
-        prompt: str,
-        *,
-        wait: Literal[True] = True,
-        progress: bool = True,
-        **options: "Unpack[MapOptions]",
+        self, data: object, prompt: str, *, wait: Literal[True] = True, **options: "Unpack[MapOptions]"
     ) -> "MapResult": ...
 
     @overload
     def map(
-        self,
-        data: object,
-        prompt: str,
-        *,
-        wait: Literal[False],
-        progress: bool = True,
-        **options: "Unpack[MapOptions]",
+        self, data: object, prompt: str, *, wait: Literal[False], **options: "Unpack[MapOptions]"
     ) -> "MapHandle": ...
 
     def map(
-        self,
-        data: object,
-        prompt: str,
-        *,
-        wait: bool = True,
-        progress: bool = True,
-        **options: "Unpack[MapOptions]",
+        self, data: object, prompt: str, *, wait: bool = True, **options: "Unpack[MapOptions]"
     ) -> "MapResult | MapHandle":
         """Asks a model `prompt`, with `{{column}}` in it, of each row of `data` (docs/client.md).
 
@@ -143,19 +68,16 @@ class Client:
         changed rows computes those. Raises InvalidRequest before anything is sent, ApiError,
         ServerUnreachable, and MapFailed for a job that did not succeed.
         """
-        from nightshift.client.mapping import programs
-        from nightshift.client.mapping.handles import MapHandle
+        from nightshift.client.mapping import runs
 
-        started = self._run(programs.started(data, prompt, **options))
-        handle = MapHandle(self._run, started)
-        return handle.result(progress=progress) if wait else handle
+        handle = runs.begun(self, data, prompt, options)
+        return handle.result(progress=options.get("progress", True)) if wait else handle
 
     def attach(self, name: str) -> "MapHandle":
         """The handle of the newest call of this name. Raises InvalidRequest where there is none."""
-        from nightshift.client.mapping import programs
-        from nightshift.client.mapping.handles import MapHandle
+        from nightshift.client.mapping import runs
 
-        return MapHandle(self._run, self._run(programs.attached(name)))
+        return runs.attached(self, name)
 
     def submit_job(self, body: JsonObject, *, idempotency_key: str | None = None) -> RemoteJob:
         """Submits a job with the body of `POST /v1/jobs`. Two calls with one key make one job.
@@ -202,6 +124,20 @@ class Client:
         Raises ApiError (404: no such job), ServerUnreachable.
         """
         return RemoteJob.from_json(self._call("GET", f"/v1/jobs/{segment(job_id)}", is_following=is_followed))
+
+    def wait_for_job(
+        self, job_id: str, *, on_look: Callable[[RemoteJob], object] = lambda _: None
+    ) -> RemoteJob:
+        """The job, once it has ended. `on_look` is called with each look at it. Raises ApiError,
+        ServerUnreachable.
+        """
+        looks = 0
+        while not (job := self.get_job(job_id, is_followed=True)).state.is_terminal:
+            on_look(job)
+            looks += 1
+            self._sleep(LOOKS.delay_s(looks))
+        on_look(job)
+        return job
 
     def list_jobs(
         self,
@@ -277,49 +213,38 @@ class Client:
         A broken stream is resumed, also while the server or a proxy answers 429, 502, 503 or 504. Raises
         ApiError, and ServerUnreachable after `FOLLOWING_TRIES_MAX` failures in a row.
         """
-        failures = 0
-        while True:
-            try:
-                for event in self._event_stream(job_id, after, on_keep_alive):
-                    yield event
-                    after, failures = event.id or after, 0
-                return  # the server ends a stream only when the job has ended
-            except httpx.TransportError as error:
-                failures += 1
-                if failures >= FOLLOWING_TRIES_MAX:
-                    raise unreachable(error) from error
-                self._sleep(RETRY.delay_s(failures))
-            except ApiError as error:
-                failures += 1
-                if failures >= FOLLOWING_TRIES_MAX or not error.is_passing:
-                    raise
-                self._sleep(error.retry_after_s or RETRY.delay_s(failures))
+
+        def opened(after: str | None) -> Iterator[JobEvent]:
+            headers, path = {"last-event-id": after} if after else {}, f"/v1/jobs/{segment(job_id)}/events"
+            timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
+            with self._stream(path, headers=headers, timeout=timeout) as answer:
+                yield from parse_events(answer.iter_lines(), on_keep_alive)
+
+        return self._resumed(opened, lambda event: event.id, after, tries=FOLLOWING_TRIES_MAX)
 
     def results(
-        self, job_id: str, *, after: str | None = None, only_failed: bool = False
+        self,
+        job_id: str,
+        *,
+        after: str | None = None,
+        only_failed: bool = False,
+        is_followed: bool = False,
     ) -> Iterator[JsonObject]:
         """Rows that have a result, from the first or after a row's `id`; rows that never ran are only in the
-        output.
+        output. `is_followed`: as of `get_job`.
 
         They are streamed; a broken stream is resumed. Raises ApiError, ServerUnreachable.
         """
-        failures = 0
-        while True:
-            try:
-                for row in self._result_stream(job_id, after, only_failed=only_failed):
-                    yield row
-                    after, failures = row["id"], 0
-                return
-            except httpx.TransportError as error:
-                failures += 1
-                if failures >= TRIES_MAX:
-                    raise unreachable(error) from error
-                self._sleep(RETRY.delay_s(failures))
-            except ApiError as error:
-                failures += 1
-                if failures >= TRIES_MAX or not error.is_passing:
-                    raise
-                self._sleep(error.retry_after_s or RETRY.delay_s(failures))
+
+        tries = FOLLOWING_TRIES_MAX if is_followed else TRIES_MAX
+
+        def opened(after: str | None) -> Iterator[JsonObject]:
+            query = ({"after": after} if after else {}) | ({"outcome": "errored"} if only_failed else {})
+            headers, path = {"accept": "application/x-ndjson"}, f"/v1/jobs/{segment(job_id)}/results"
+            with self._stream(path, params=query, headers=headers) as answer:
+                yield from map(json.loads, lines_of(answer.iter_bytes()))
+
+        return self._resumed(opened, lambda row: str(row["id"]), after, tries=tries)
 
     def upload_file(self, file: IO[bytes], size_bytes: int, filename: str) -> str:
         """Uploads a file in parts, as an input of jobs that expires after `FILE_KEPT_S`. Returns its id.
@@ -328,7 +253,17 @@ class Client:
         """
         expiry = {"anchor": "created_at", "seconds": FILE_KEPT_S}
         about = {"filename": filename, "mime_type": "application/octet-stream", "purpose": "user_data"}
-        return self._run(uploaded(file, about | {"bytes": size_bytes, "expires_after": expiry}))
+        upload = self._call(
+            "POST", "/v1/uploads", json=about | {"bytes": size_bytes, "expires_after": expiry}
+        )
+        path, part_ids = f"/v1/uploads/{segment(upload['id'])}", []
+        while piece := file.read(PART_BYTES):
+            part = self._call("POST", f"{path}/parts", files={"data": ("part", piece)}, is_following=True)
+            part_ids.append(part["id"])
+        whole = self._call(
+            "POST", f"{path}/complete", json={"part_ids": part_ids}, timeout=COMPLETION_S, is_following=True
+        )
+        return str(whole["file"]["id"])
 
     def delete_file(self, file_id: str) -> None:
         """Deletes a file; one that a job reads goes once that has ended. Raises ApiError,
@@ -469,7 +404,9 @@ class Client:
                 raise
             return letter
 
-    def _pages(self, path: str, wanted: Query, limit: int | None = None) -> Iterator[JsonObject]:
+    def _pages(
+        self, path: str, wanted: Mapping[str, str | list[str]], limit: int | None = None
+    ) -> Iterator[JsonObject]:
         """Yields at most `limit` elements of a list, fetched page by page."""
         query: dict[str, str | list[str]] = dict(wanted)
         left = limit
@@ -481,77 +418,6 @@ class Client:
                 return
             query["after"] = page["last_id"]
             left = None if left is None else left - len(page["data"])
-
-    def _event_stream(
-        self, job_id: str, after: str | None, on_keep_alive: Callable[[], object]
-    ) -> Iterator[JobEvent]:
-        headers = {"last-event-id": after} if after else {}
-        timeout = httpx.Timeout(SILENCE_MAX_S, connect=CONNECT_TIMEOUT_S)
-        path = f"/v1/jobs/{segment(job_id)}/events"
-        with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
-            if answer.is_error:
-                answer.read()
-                raise api_error(answer)
-            yield from parse_events(with_comments_told(answer.iter_lines(), on_keep_alive))
-
-    def _result_stream(self, job_id: str, after: str | None, *, only_failed: bool) -> Iterator[JsonObject]:
-        path = f"/v1/jobs/{segment(job_id)}/results"
-        query = ({"after": after} if after else {}) | ({"outcome": "errored"} if only_failed else {})
-        with self._http.stream("GET", path, params=query, headers={"accept": NDJSON}) as answer:
-            if answer.is_error:
-                answer.read()
-                raise api_error(answer)
-            if answer.headers.get("content-type", "").startswith(NDJSON):
-                yield from map(json.loads, lines_of(answer.iter_bytes()))
-                return
-            answer.read()
-            page = json_object(answer)  # the answer of an earlier release
-        yield from page["data"]
-        if page["has_more"]:
-            yield from self._pages(path, {"after": page["last_id"]})
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: JsonObject | None = None,
-        params: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        is_following: bool = False,
-        is_repeatable: bool = True,
-    ) -> JsonObject:
-        """The JSON of an answer."""
-        return json_object(
-            self._answer(
-                method,
-                path,
-                json=json,
-                params=params,
-                headers=headers,
-                is_following=is_following,
-                is_repeatable=is_repeatable,
-            )
-        )
-
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: JsonObject | None = None,
-        params: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        is_following: bool = False,
-        is_repeatable: bool = True,
-    ) -> httpx.Response:
-        """An answer. `is_repeatable`: safe to retry, as reads, changes, and creates with a key are."""
-        tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else self._tries_max
-        call = Call(method=method, path=path, json=json, params=params, headers=headers)
-        return self._run(answered(call, tries=tries, is_following=is_following))
-
-    def _run(self, exchange: Exchange[T]) -> T:
-        return run(exchange, self._http, self._sleep)
 
 
 def _epoch_s(at: datetime | None) -> str | None:

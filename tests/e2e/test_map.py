@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 import nightshift
 from nightshift.cli.demo import DEMO_MODEL_ID, number_in_words
-from nightshift.client.mapping import programs
+from nightshift.client import http_client
 from tests.e2e.service import JOB_TIMEOUT_S, Service
 
 ACCURACY_MIN = 0.95  # of so few rows
@@ -151,7 +151,7 @@ def test_rows_at_a_location_are_answered_in_a_folder(service, workplace, numbers
 
 
 def test_a_large_table_comes_in_parts(service, numbers, monkeypatch):
-    monkeypatch.setattr(programs, "PART_BYTES", 50)
+    monkeypatch.setattr(http_client, "PART_BYTES", 50)
     rows = [{"n": number} for number in numbers[110:118]]
     with service.client() as client:
         result = client.map(rows, "{{n}}", model=DEMO_MODEL_ID, key="n")

@@ -6,26 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from nightshift.cli.bulk.job_options import fields_of, with_job_options
-from nightshift.cli.bulk.run import (
-    Date,
-    EndpointName,
-    IdColumn,
-    Input,
-    InputColumn,
-    ModelId,
-    Name,
-    NoThinking,
-    Priority,
-    TemplateFile,
-    Window,
-    submitting,
-    usage_errors,
-)
+from nightshift.cli.bulk.job_options import job_fields, with_job_options
+from nightshift.cli.bulk.run import Input, submitting
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import is_interactive, print_json, printable, rows_text, say
 from nightshift.jobs import JsonObject
-from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import Client
@@ -40,20 +25,10 @@ GpuHourPrice = Annotated[
 SpotPrice = Annotated[float | None, typer.Option(metavar="X", help="The same on spot machines.")]
 
 
-@with_job_options(after="id_column")
+@with_job_options
 def estimate(
     context: typer.Context,
     input: Input,
-    endpoint: EndpointName,
-    model: ModelId = None,
-    template: TemplateFile = None,
-    input_column: InputColumn = None,
-    id_column: IdColumn = None,
-    priority: Priority = PriorityClass.STANDARD,
-    window: Window = "24h",
-    no_thinking: NoThinking = False,
-    name: Name = None,
-    date: Date = None,
     gpu_hour_price: GpuHourPrice = None,
     spot_price: SpotPrice = None,
     json: Json = False,
@@ -64,33 +39,11 @@ def estimate(
     Looks at the input and runs a sample of its rows, for about a minute at most. Exits with 0, with 4 if the
     job would fail, and with 1 if it would wait for a worker or another trouble.
     """
-    from nightshift.cli.bulk.requests_of_rows import (
-        date_of,
-        effort_of,
-        endpoint_of,
-        inputs_of,
-        template_of,
-        window_of,
-    )
-    from nightshift.cli.bulk.standard_input import uploaded
-
-    with usage_errors():
-        body = {
-            "input": inputs_of([input, *context.args]),
-            "endpoint": endpoint_of(endpoint).route,
-            "template": template_of(endpoint, model, template, input_column),
-            "id_column": id_column,
-            **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
-            "priority": priority.value,
-            **window_of(window),
-            "name": name,
-            "date": date_of(name, date),
-            "gpu_hour_price": gpu_hour_price,
-            "spot_price": spot_price,
-        }
-    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+    prices = {"gpu_hour_price": gpu_hour_price, "spot_price": spot_price}
+    given = job_fields([input, *context.args], **options)
+    given |= {name: price for name, price in prices.items() if price is not None}
     with open_client() as client:
-        with submitting(given), usage_errors(), uploaded(client, given, is_kept=False) as sent:
+        with submitting(client, given, is_kept=False) as sent:
             answer = client.estimate_job(sent)
         answer = _followed(client, answer)
     if json:

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
+import typer
+
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -24,12 +26,11 @@ _SIZE: Final = re.compile(r"([1-9][0-9]{0,17})(KiB|MiB|GiB|)")
 _UNITS: Final = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
-class InvalidOption(ValueError):
+class InvalidOption(typer.BadParameter):
     """An invalid option, with its name on the command line."""
 
     def __init__(self, option: str, message: str) -> None:
-        super().__init__(message)
-        self.option = option
+        super().__init__(message, param_hint=option)
 
 
 def location(text: str, *, must_exist: bool = False, is_directory: bool = False) -> str:

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from nightshift.cli.bulk.job_options import fields_of, with_job_options
+from nightshift.cli.bulk.job_options import job_fields, with_job_options
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import (
     fail,
@@ -27,7 +26,7 @@ from nightshift.cli.terminal import (
     time_text,
 )
 from nightshift.errors import NightshiftError
-from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs import JsonObject
 
 if TYPE_CHECKING:
     from nightshift.client import Client, RemoteJob
@@ -58,36 +57,7 @@ Output = Annotated[
     str,
     typer.Option("--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."),
 ]
-EndpointName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="The endpoint's name, such as chat or embeddings, or its route, such as /v1/completions.",
-    ),
-]
-ModelId = Annotated[
-    str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
-]
-TemplateFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."),
-]
-InputColumn = Annotated[
-    str | None, typer.Option(metavar="C", help="The column with the text or prompt, instead of a template.")
-]
-IdColumn = Annotated[
-    str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
-]
 Format = Annotated[OutputFormat, typer.Option(help="Format of the part files.")]
-Priority = Annotated[PriorityClass, typer.Option(help="Priority class of the job.")]
-Window = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME|HOURS",
-        help="Time that the job may take from now: 90m, 8h, 2d. Or hours of every day in which it runs: "
-        "01:00-06:00 (UTC), '22:00-06:00 Europe/Berlin'.",
-    ),
-]
 Webhook = Annotated[
     str | None, typer.Option(metavar="URL", help="Receiver of a webhook when the job has ended.")
 ]
@@ -99,40 +69,18 @@ FollowErrors = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
 ]
-NoThinking = Annotated[
-    bool,
-    typer.Option("--no-thinking", help="The same as --reasoning-effort none: answers without a thought."),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Name of a recurring run: the same name and date is the same job."),
-]
-Date = Annotated[
-    str | None,
-    typer.Option(metavar="D", help="Date of the run, with --name.  [default: today]", show_default=False),
-]
 
 
-@with_job_options(after="format")
+@with_job_options
 def run(
     context: typer.Context,
     input: Input,
     output: Output,
-    endpoint: EndpointName,
-    model: ModelId = None,
-    template: TemplateFile = None,
-    input_column: InputColumn = None,
-    id_column: IdColumn = None,
     format: Format = OutputFormat.JSONL,
-    priority: Priority = PriorityClass.STANDARD,
-    window: Window = "24h",
     webhook: Webhook = None,
     wait: Wait = False,
     follow_errors: FollowErrors = False,
     dry_run: DryRun = False,
-    no_thinking: NoThinking = False,
-    name: Name = None,
-    date: Date = None,
     json: Json = False,
     **options: Any,
 ) -> None:
@@ -142,45 +90,25 @@ def run(
     5 it was cancelled, 6 it expired, 7 its window ended and the rest goes on at the next. Otherwise 0 means
     accepted. 69 is a server that does not answer, 1 any other trouble, 2 a mistake in the options.
     """
-    from nightshift.cli.bulk.requests_of_rows import (
-        date_of,
-        effort_of,
-        endpoint_of,
-        inputs_of,
-        location,
-        template_of,
-        window_of,
-    )
+    from nightshift.cli.bulk.requests_of_rows import location
 
-    with usage_errors():
-        day = date_of(name, date)
-        body = {
-            "input": inputs_of([input, *context.args]),
-            "output": location(output, is_directory=True),
-            "endpoint": endpoint_of(endpoint).route,
-            "template": template_of(endpoint, model, template, input_column),
-            "id_column": id_column,
-            "format": format.value,
-            **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
-            "priority": priority.value,
-            **window_of(window),
-            "webhook": {"url": webhook} if webhook else None,
-            "name": name,
-            "date": day,
-        }
-    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+    given = job_fields([input, *context.args], **options) | {
+        "output": location(output, is_directory=True),
+        "format": format.value,
+    }
+    if webhook:
+        given["webhook"] = {"url": webhook}
     if dry_run:
         _dry_run(given, json=json)
     with open_client() as client:
-        with submitting(given):
-            job = _submitted(client, given)
+        job = _submitted(client, given)
         if job.is_repeat:
             say(f"nightshift: {_earlier(client.get_job(job.id))}")
         if wait:
             job = _follow(
                 client, job, json=json, errors=FailedRows(client, job.id) if follow_errors else None
             )
-            _explain(client, job, has_template=body["template"] is not None)
+            _explain(client, job, has_template="template" in given)
     if json:
         (print_json_line if wait else print_json)(job.data)
     else:
@@ -226,28 +154,18 @@ def most_frequent_error(client: "Client", job_id: str) -> str | None:
     answer.
     """
     from nightshift.bulk.rows.requests import without_place
+    from nightshift.client.answers import row_error
 
     try:
         rows = list(islice(client.results(job_id), ROWS_LOOKED_AT_MAX))
     except NightshiftError:
         return None
-    messages = list(filter(None, map(_error_of, rows)))
+    messages = [message for row in rows if (message := row_error(row).get("message"))]
     if not messages:
         return None
     most_frequent, _ = Counter(map(without_place, messages)).most_common(1)[0]
     first = next(message for message in messages if without_place(message) == most_frequent)
     return " ".join(first.split())
-
-
-def _error_of(row: dict[str, Any]) -> str | None:
-    """A failed row's message."""
-    return _error_in(row).get("message")
-
-
-def _error_in(row: dict[str, Any]) -> dict[str, Any]:
-    """A failed row's error; empty if it has none."""
-    body = (row.get("response") or {}).get("body") or {}
-    return row.get("error") or body.get("error") or {}
 
 
 def _earlier(job: "RemoteJob") -> str:
@@ -259,32 +177,20 @@ def _earlier(job: "RemoteJob") -> str:
     )
 
 
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn InvalidOption into typer's usage error."""
-    from nightshift.cli.bulk.requests_of_rows import InvalidOption
-
-    try:
-        yield
-    except InvalidOption as error:
-        raise typer.BadParameter(str(error), param_hint=error.option) from error
-
-
-def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
-    from nightshift.cli.bulk.standard_input import earlier_job, uploaded
+def _submitted(client: "Client", body: JsonObject) -> "RemoteJob":
+    from nightshift.cli.bulk.standard_input import earlier_job
 
     if (earlier := earlier_job(client, body)) is not None:
         return replace(earlier, is_repeat=True)
-    with usage_errors(), uploaded(client, body, is_kept=True) as sent:
+    with submitting(client, body, is_kept=True) as sent:
         return client.submit_job(sent)
 
 
-def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
+def _dry_run(body: JsonObject, *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
-    from nightshift.cli.bulk.standard_input import uploaded
 
     with open_client() as client:
-        with submitting(body), usage_errors(), uploaded(client, body, is_kept=False) as sent:
+        with submitting(client, body, is_kept=False) as sent:
             answer = client.try_job(sent)
         answer = dry_runs.with_prompt(answer, client.prompt_text)
     if json:
@@ -295,12 +201,14 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
 
 
 @contextmanager
-def submitting(body: dict[str, object]) -> Iterator[None]:
-    """Says what to do about the usual refusals."""
+def submitting(client: "Client", body: JsonObject, *, is_kept: bool) -> Iterator[JsonObject]:
+    """Uploads standard input as `uploaded` does, and says what to do about the usual refusals."""
+    from nightshift.cli.bulk.standard_input import uploaded
     from nightshift.client import ApiError
 
     try:
-        yield
+        with uploaded(client, body, is_kept=is_kept) as sent:
+            yield sent
     except ApiError as error:
         if error.code == "idempotency_key_reused":
             fail(
@@ -328,10 +236,14 @@ class FailedRows:
     def show(self, job: "RemoteJob") -> None:
         if job.counts.failed <= self._count:  # of rows that never ran nothing is told
             return
+        from nightshift.client.answers import row_error
+
         self._count = job.counts.failed
-        for row in self._client.results(self._job_id, after=self._last_id, only_failed=True):
+        for row in self._client.results(
+            self._job_id, after=self._last_id, only_failed=True, is_followed=True
+        ):
             self._last_id = row["id"]
-            error = _error_in(row)
+            error = row_error(row)
             words = (
                 row.get("custom_id") or row["id"],
                 error.get("code") or "error",

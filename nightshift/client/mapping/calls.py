@@ -9,15 +9,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Required, TypedDict
+from typing import Annotated, Any, Final, Literal, Required
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
 from nightshift import endpoints
 from nightshift.bulk.rows import templates
 from nightshift.client.answers import RemoteJob
-from nightshift.client.mapping.forms import PARAM, OutputForm
+from nightshift.client.mapping.forms import PARAM, OutputForm, as_json_object, invalid
+from nightshift.endpoints.requests import invalid_request
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.jobs.priorities import PriorityClass
 
 ENDPOINT: Final = "chat"
 CALL: Final = "map"  # metadata: the call's digest …
@@ -25,23 +28,29 @@ KEY: Final = "map_key"  # … and the column that identifies rows; empty: their 
 DIGEST_CHARS: Final = 32
 OWN_PARAMETERS: Final = frozenset({"model", "messages", "response_format", "n", "stream"})
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
 _SCHEMA_AT: Final = "response_format.json_schema.schema"
 
 
 class MapOptions(TypedDict, total=False):
-    """The arguments of `MapCall.checked` beside the prompt."""
+    """The arguments of `Client.map` beside the data, the prompt and `wait`. `parameters`: more fields of the
+    chat request. `progress`: whether a bar shows how far the call is, where there is a terminal.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
     model: Required[str]
     output_schema: object
-    key: str | None
-    name: str | None
+    key: Annotated[str, Field(min_length=1)] | None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None
     system: str | None
     parameters: Mapping[str, Any] | None
     output: str | None
-    priority: str | None
-    completion_window: str
+    priority: Literal["interactive", "standard", "background"] | None
+    completion_window: Annotated[str, Field(pattern="^[1-9][0-9]{0,8}[mhd]$")]
+    progress: bool
+
+
+_OPTIONS: Final = TypeAdapter(MapOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,39 +65,25 @@ class MapCall:
     options: JsonObject
 
     @classmethod
-    def checked(
-        cls,
-        prompt: str,
-        *,
-        model: str,
-        output_schema: object = None,
-        key: str | None = None,
-        name: str | None = None,
-        system: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        output: str | None = None,
-        priority: str | None = None,
-        completion_window: str = "24h",
-    ) -> "MapCall":
-        """`parameters`: further fields of the chat request. Raises InvalidRequest naming the argument."""
-        _check_prompt(prompt)
-        if name is not None and _NAME.fullmatch(name) is None:
-            raise _invalid("name", "give 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first")
-        if key is not None and not (isinstance(key, str) and key):
-            raise _invalid("key", "give the name of one column, a text")
-        if priority is not None and priority not in set(PriorityClass):
-            raise _invalid("priority", f"choose one of {', '.join(PriorityClass)}")
-        if _WINDOW.fullmatch(completion_window) is None:
-            raise _invalid("completion_window", "give a time such as 90m, 8h or 7d")
-        form = OutputForm.from_schema(output_schema)
-        template = _template(prompt, model, system, parameters or {}, form)
+    def checked(cls, prompt: object, options: MapOptions) -> "MapCall":
+        """Raises InvalidRequest naming the argument."""
+        try:
+            given = _OPTIONS.validate_python(options)
+        except ValidationError as error:
+            raise invalid_request(error) from error
+        form = OutputForm.from_schema(given.get("output_schema"))
+        template = _template(_checked_prompt(prompt), given, form)
+        key = given.get("key")
         return cls(
-            name=name or f"map-{_digest_of(template, key)}",
+            name=given.get("name") or f"map-{_digest_of(template, key)}",
             template=template,
             form=form,
             key=key,
-            output=output,
-            options={"priority": priority or "standard", "completion_window": completion_window},
+            output=given.get("output"),
+            options={
+                "priority": given.get("priority") or "standard",
+                "completion_window": given.get("completion_window", "24h"),
+            },
         )
 
     @property
@@ -125,23 +120,21 @@ class MapCall:
 
     def objection(self, earlier: RemoteJob) -> InvalidRequest:
         """The error where the name stands for another call than this; `earlier` is described."""
-        is_map = CALL in (earlier.data.get("metadata") or {})
-        what = self._difference(earlier) if is_map else "a job that was not made by map"
+        what, metadata = "a job that was not made by map", earlier.data.get("metadata") or {}
+        if CALL in metadata:
+            theirs, fields = earlier.data.get("template") or {}, self.template
+            said = {"model": "model", "messages": "prompt", "response_format": PARAM}
+            differing = [said[field] for field in said if theirs.get(field) != fields.get(field)]
+            differing += ["key"] if (metadata.get(KEY) or None) != self.key else []
+            what = f"a call with another {' and '.join(differing) or 'value of parameters'}"
         advice = "Choose another name, or none: then each call has its own"
-        return _invalid("name", f"'{self.name}' stands for {what}, {earlier.id}. {advice}", "name_in_use")
-
-    def _difference(self, earlier: RemoteJob) -> str:
-        theirs = earlier.data.get("template") or {}
-        fields = {"model": "model", "messages": "prompt", "response_format": PARAM}
-        differing = [said for field, said in fields.items() if theirs.get(field) != self.template.get(field)]
-        differing += ["key"] if (earlier.data["metadata"].get(KEY) or None) != self.key else []
-        return f"a call with another {' and '.join(differing) or 'value of parameters'}"
+        return invalid("name", f"'{self.name}' stands for {what}, {earlier.id}. {advice}", "name_in_use")
 
 
 def form_of_job(job: RemoteJob) -> OutputForm:
     """The form of a map's answers, as its job tells it. Raises InvalidRequest for another job."""
     if CALL not in (job.data.get("metadata") or {}):
-        raise _invalid("name", f"{job.id} was not made by map")
+        raise invalid("name", f"{job.id} was not made by map")
     held = (job.data.get("template") or {}).get("response_format") or {}
     return OutputForm.from_schema(held.get("json_schema", {}).get("schema"))
 
@@ -150,55 +143,45 @@ def key_of_job(job: RemoteJob) -> str | None:
     return (job.data.get("metadata") or {}).get(KEY) or None
 
 
-def _check_prompt(prompt: object) -> None:
+def _checked_prompt(prompt: object) -> str:
     if not isinstance(prompt, str) or not prompt.strip():
-        raise _invalid("prompt", "give a text with a column in double braces, such as 'Summarise: {{text}}'")
+        raise invalid("prompt", "give a text with a column in double braces, such as 'Summarise: {{text}}'")
     if not templates.columns(prompt):
         hint = " (double braces, not single ones)" if re.search(r"\{\w+\}", prompt) else ""
-        raise _invalid(
-            "prompt", f"it names no column, so that all rows would be the same: {{{{text}}}}{hint}"
-        )
+        raise invalid("prompt", f"it names no column, so that all rows would be the same: {{{{text}}}}{hint}")
+    return prompt
 
 
-def _template(
-    prompt: str, model: str, system: str | None, parameters: Mapping[str, Any], form: OutputForm
-) -> JsonObject:
+def _template(prompt: str, given: MapOptions, form: OutputForm) -> JsonObject:
+    """The request made of each row, checked as the server would, unless a row gives a parameter."""
+    parameters = as_json_object(given.get("parameters") or {}, "parameters")
     if own := sorted(OWN_PARAMETERS & parameters.keys()):
-        raise _invalid(f"parameters.{own[0]}", "map sets it itself")
+        raise invalid(f"parameters.{own[0]}", "map sets it itself")
     if templates.columns(form.schema):
-        raise _invalid(
-            PARAM, "a schema is the same for all rows, and may not have texts in {{double braces}}"
-        )
-    template = endpoints.named(ENDPOINT).row_template(model, prompt) | dict(parameters)
-    if system is not None:
+        raise invalid(PARAM, "a schema is the same for all rows, and may not have texts in {{double braces}}")
+    template = endpoints.named(ENDPOINT).row_template(given["model"], prompt) | parameters
+    if (system := given.get("system")) is not None:
         template["messages"] = [{"role": "system", "content": system}, *template["messages"]]
     if form.schema is not None:
         held = {"name": "row", "strict": True, "schema": form.schema}
         template["response_format"] = {"type": "json_schema", "json_schema": held}
-    _check_request(template, parameters)
+    if not templates.columns(parameters):
+        try:
+            endpoints.named(ENDPOINT).parse(template)
+        except InvalidRequest as error:
+            raise _as_argument(error) from error
     return template
 
 
-def _check_request(template: JsonObject, parameters: Mapping[str, Any]) -> None:
-    """Checks what the server would, unless a row gives a parameter. Raises InvalidRequest."""
-    if templates.columns(dict(parameters)):
-        return
-    try:
-        endpoints.named(ENDPOINT).parse(template)
-    except InvalidRequest as error:
-        param = error.param or "parameters"
-        ours = param.replace(_SCHEMA_AT, PARAM) if param.startswith(_SCHEMA_AT) else f"parameters.{param}"
-        ours = param if param in ("model", "messages") else ours
-        raise InvalidRequest(error.message.replace(param, ours, 1), param=ours, code=error.code) from error
+def _as_argument(error: InvalidRequest) -> InvalidRequest:
+    """The error of a request, naming the argument that the caller gave."""
+    field = error.param or "parameters"
+    if field in ("model", "messages"):
+        return error
+    is_schema = field.startswith(_SCHEMA_AT)
+    argument = field.replace(_SCHEMA_AT, PARAM) if is_schema else f"parameters.{field}"
+    return InvalidRequest(error.message.replace(field, argument, 1), param=argument, code=error.code)
 
 
 def _digest_of(template: JsonObject, key: str | None) -> str:
-    try:
-        said = json.dumps([template, key], sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise _invalid("parameters", f"it is no JSON: {error}") from error
-    return sha256(said.encode()).hexdigest()[:DIGEST_CHARS]
-
-
-def _invalid(param: str, what: str, code: str | None = None) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{param}': {what}.", param=param, code=code)
+    return sha256(json.dumps([template, key], sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS]

@@ -24,6 +24,13 @@ class NoJson(Exception):
 
 def as_json_value(value: Any) -> Any:
     """The value as JSON has it. Raises NoJson."""
+    try:
+        return _as_json(value)
+    except RecursionError as error:
+        raise NoJson("is nested too deep, or has itself in it") from error
+
+
+def _as_json(value: Any) -> Any:
     if value is None or type(value).__name__ in NULLS:
         return None
     if isinstance(value, int) and abs(value) >= INTEGER_BOUND:
@@ -43,11 +50,11 @@ def as_json_value(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, dict):
-        return {_name(key): as_json_value(inner) for key, inner in value.items()}
+        return {_name(key): _as_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json_value(inner) for inner in value]
+        return [_as_json(inner) for inner in value]
     if getattr(getattr(value, "dtype", None), "kind", "?") in PLAIN:
-        return as_json_value(value.tolist())
+        return _as_json(value.tolist())
     raise NoJson(f"is a {type(value).__name__}, which has no text: convert the column first")
 
 

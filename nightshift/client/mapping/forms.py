@@ -6,6 +6,7 @@ fields); a union, or an object with any fields, becomes its JSON as text.
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ ANSWER: Final = "answer"  # the column of answers without a schema
 PARAM: Final = "output_schema"
 COMBINING: Final = frozenset({"patternProperties", "allOf", "anyOf", "oneOf"})  # which name more properties
 INTEGER_MAX: Final = 2**63  # more has no column type
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Kind(StrEnum):
@@ -39,6 +41,11 @@ class ValueType:
     kind: Kind
     element: "ValueType | None" = None
     fields: Mapping[str, "ValueType"] = field(default_factory=dict)
+
+
+def invalid(param: str, what: str, code: str | None = None) -> InvalidRequest:
+    """The error that names an argument."""
+    return InvalidRequest(f"Invalid '{param}': {what}.", param=param, code=code)
 
 
 class InvalidAnswer(NightshiftError):
@@ -62,31 +69,46 @@ class OutputForm:
         if hasattr(output_schema, "model_json_schema"):
             output_schema = output_schema.model_json_schema()
         if not isinstance(output_schema, dict):
-            raise _invalid(PARAM, "give a JSON schema as a dict, or a pydantic model (the class)")
-        check_schema(output_schema, PARAM)
-        schema = _closed(output_schema)
+            raise invalid(PARAM, "give a JSON schema as a dict, or a pydantic model (the class)")
+        schema = as_json_object(output_schema, PARAM)
+        check_schema(schema, PARAM)
+        schema = _closed(schema)
         top = _resolved(schema, schema)
         if top.get("type") != "object" or not top.get("properties"):
-            raise _invalid(
+            raise invalid(
                 PARAM,
                 "its 'type' must be 'object' with 'properties', each of which becomes a column; put a list "
                 "or a single value into a property",
             )
         if top.get("additionalProperties") is not False or "patternProperties" in top:
-            raise _invalid(f"{PARAM}.additionalProperties", "only named properties become columns")
+            raise invalid(f"{PARAM}.additionalProperties", "only named properties become columns")
         return cls(_value_type(top, schema, 0).fields, schema)
 
-    def read(self, text: str) -> dict[str, Any]:
-        """An answer's values by column, null where it has none. Raises InvalidAnswer."""
+    def read(self, text: str, *, json_as_text: bool) -> dict[str, Any]:
+        """An answer's values by column, null where it has none. Raises InvalidAnswer.
+
+        `json_as_text`: values of the kind JSON become texts, which columns of a table hold.
+        """
         if self.schema is None:
-            return {ANSWER: _fitted(text, self.columns[ANSWER], ANSWER)}
+            return {ANSWER: _fitted(text, self.columns[ANSWER], ANSWER, json_as_text)}
         try:
             answer = json.loads(text)
+            if isinstance(answer, dict):
+                return {
+                    name: _fitted(answer.get(name), type, name, json_as_text)
+                    for name, type in self.columns.items()
+                }
         except (ValueError, RecursionError) as error:
             raise InvalidAnswer(f"The answer is no JSON: {error}.") from error
-        if not isinstance(answer, dict):
-            raise InvalidAnswer("The answer is no JSON object.")
-        return {name: _fitted(answer.get(name), type, name) for name, type in self.columns.items()}
+        raise InvalidAnswer("The answer is no JSON object.")
+
+
+def as_json_object(given: Mapping[str, Any], param: str) -> JsonObject:
+    """The argument as it is sent. Raises InvalidRequest for what is no JSON."""
+    try:
+        return dict(json.loads(json.dumps(dict(given), allow_nan=False)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise invalid(param, f"it is no JSON: {error}") from error
 
 
 def _closed(schema: Any) -> Any:
@@ -160,13 +182,13 @@ def _type_name(schema: JsonObject) -> str | None:
     return str(names[0]) if len(names) == 1 else None
 
 
-def _fitted(value: Any, type: ValueType, at: str) -> Any:
+def _fitted(value: Any, type: ValueType, at: str, json_as_text: bool) -> Any:
     """The value as a column of this type holds it. Raises InvalidAnswer."""
     if value is None:
         return None
     match type.kind:
         case Kind.TEXT if isinstance(value, str):
-            if any("\ud800" <= letter <= "\udfff" for letter in value):
+            if _SURROGATE.search(value):
                 raise InvalidAnswer(f"'{at}' has half a character (a lone surrogate).")
             return value
         case Kind.BOOLEAN if isinstance(value, bool):
@@ -176,19 +198,19 @@ def _fitted(value: Any, type: ValueType, at: str) -> Any:
         case Kind.NUMBER if _is_number(value) and abs(value) <= sys.float_info.max:
             return float(value)
         case Kind.LIST if isinstance(value, list) and type.element is not None:
-            return [_fitted(inner, type.element, f"{at}[{index}]") for index, inner in enumerate(value)]
+            return [
+                _fitted(inner, type.element, f"{at}[{index}]", json_as_text)
+                for index, inner in enumerate(value)
+            ]
         case Kind.RECORD if isinstance(value, dict):
             return {
-                name: _fitted(value.get(name), inner, f"{at}.{name}") for name, inner in type.fields.items()
+                name: _fitted(value.get(name), inner, f"{at}.{name}", json_as_text)
+                for name, inner in type.fields.items()
             }
         case Kind.JSON:
-            return value
+            return json.dumps(value) if json_as_text else value  # ASCII: half a character has a place
     raise InvalidAnswer(f"'{at}' is no {type.kind}, or one that no column holds.")
 
 
 def _is_number(value: Any) -> bool:
     return type(value) is int or (isinstance(value, float) and math.isfinite(value))
-
-
-def _invalid(param: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{param}': {what}.", param=param)

@@ -1,39 +1,30 @@
 """Handles of calls: any later process gets one by the call's name."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING
 
-from nightshift.client.answers import RemoteJob
-from nightshift.client.exchanges import Exchange
-from nightshift.client.mapping import programs
-from nightshift.client.mapping.programs import Started
-from nightshift.client.mapping.results import MapResult
+from nightshift.client.answers import LOOKS, RemoteJob
+from nightshift.client.mapping.progress import progress_bar
+from nightshift.client.mapping.results import MapResult, joined
+from nightshift.client.mapping.rows import MapData
 
-
-class _Handle:
-    def __init__(self, started: Started) -> None:
-        self._started = started
-
-    @property
-    def name(self) -> str:
-        return self._started.name
-
-    @property
-    def job_id(self) -> str:
-        return self._started.job.id
+if TYPE_CHECKING:
+    from nightshift.client.http_client import Client
 
 
-class MapHandle(_Handle):
+class MapHandle:
     """A call that runs on the server, whether or not this process lives."""
 
-    def __init__(self, run: Callable[[Exchange[Any]], Any], started: Started) -> None:
-        super().__init__(started)
-        self._run = run
+    def __init__(self, client: "Client", job: RemoteJob, known: MapData | None = None) -> None:
+        """`known`: what this process has sent."""
+        self.name = str(job.data.get("name"))
+        self.job_id = job.id
+        self._client = client
+        self._known = known
 
     def status(self) -> RemoteJob:
         """The job now. Raises ApiError, ServerUnreachable."""
-        job: RemoteJob = self._run(programs.described(self.job_id))
-        return job
+        return self._client.get_job(self.job_id, is_followed=True)
 
     def result(self, data: object = None, *, partial: bool = False, progress: bool = True) -> MapResult:
         """Waits, and returns the answers joined to the data of the call, or to `data`, by the key. A handle
@@ -42,32 +33,39 @@ class MapHandle(_Handle):
         `partial`: also of a job that did not succeed. Raises MapFailed, InvalidRequest, ApiError,
         ServerUnreachable.
         """
-        finished = programs.finished(self._started, data, partial=partial, progress=progress)
-        result: MapResult = self._run(finished)
-        return result
+        with progress_bar(self.name, is_wanted=progress) as show:
+            job = self._client.wait_for_job(self.job_id, on_look=show)
+        return self.joined(job, data, partial=partial)
+
+    def joined(self, job: RemoteJob, data: object, *, partial: bool) -> MapResult:
+        """The result of the call's job, which has ended."""
+        return joined(self._client, job, data, self._known, partial=partial)
 
     def cancel(self) -> RemoteJob:
         """Cancels the job; answers that are there stay. Raises ApiError, ServerUnreachable."""
-        job: RemoteJob = self._run(programs.cancelled(self.job_id))
-        return job
+        return self._client.cancel_job(self.job_id)
 
 
-class AsyncMapHandle(_Handle):
+class AsyncMapHandle:
     """The same for `AsyncClient`."""
 
-    def __init__(self, run: Callable[[Exchange[Any]], Awaitable[Any]], started: Started) -> None:
-        super().__init__(started)
-        self._run = run
+    def __init__(self, handle: MapHandle) -> None:
+        self.name = handle.name
+        self.job_id = handle.job_id
+        self._handle = handle
 
     async def status(self) -> RemoteJob:
-        job: RemoteJob = await self._run(programs.described(self.job_id))
-        return job
+        return await asyncio.to_thread(self._handle.status)
 
     async def result(self, data: object = None, *, partial: bool = False, progress: bool = True) -> MapResult:
-        finished = programs.finished(self._started, data, partial=partial, progress=progress)
-        result: MapResult = await self._run(finished)
-        return result
+        with progress_bar(self.name, is_wanted=progress) as show:
+            looks = 0
+            while not (job := await self.status()).state.is_terminal:
+                show(job)
+                looks += 1
+                await asyncio.sleep(LOOKS.delay_s(looks))
+            show(job)
+        return await asyncio.to_thread(self._handle.joined, job, data, partial=partial)
 
     async def cancel(self) -> RemoteJob:
-        job: RemoteJob = await self._run(programs.cancelled(self.job_id))
-        return job
+        return await asyncio.to_thread(self._handle.cancel)

@@ -16,7 +16,16 @@ def progress_bar(name: str, *, is_wanted: bool) -> Iterator[Callable[[RemoteJob]
 
     console = Console(stderr=True)
     if not is_wanted or not (console.is_terminal or console.is_jupyter):
-        yield _Problems(name).show
+        logged: str | None = None
+
+        def log_problem(job: RemoteJob) -> None:
+            nonlocal logged
+            problem = job.data.get("problem") or {}
+            if problem and problem["code"] != logged:
+                log.warning("%s waits: %s", name, problem["message"])
+            logged = problem.get("code")
+
+        yield log_problem
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,17 +40,3 @@ def progress_bar(name: str, *, is_wanted: bool) -> Iterator[Callable[[RemoteJob]
             bars.update(bar, description=says, completed=job.rows_done, total=job.rows_expected)
 
         yield show
-
-
-class _Problems:
-    """A line of the log for each problem of the job."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._code: str | None = None
-
-    def show(self, job: RemoteJob) -> None:
-        problem = job.data.get("problem") or {}
-        if problem and problem["code"] != self._code:
-            log.warning("%s waits: %s", self._name, problem["message"])
-        self._code = problem.get("code")

@@ -3,13 +3,13 @@
 A table gives rows of some of its columns, and itself with more columns: the same kind, order and index.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
-from nightshift.client.mapping.forms import Kind, ValueType
+from nightshift.client.mapping.forms import Kind, ValueType, invalid
 from nightshift.errors import InvalidRequest
 
 CHUNK_ROWS: Final = 10_000  # that are plain Python values at a time
@@ -17,13 +17,28 @@ CHUNK_ROWS: Final = 10_000  # that are plain Python values at a time
 Rows = Iterator[tuple[Any, ...]]
 
 
-class Table(Protocol):
-    @property
-    def columns(self) -> Sequence[str]: ...
+@dataclass(frozen=True)
+class Table(ABC):
+    """A caller's table, `data`."""
 
+    data: Any
+    holds_json: ClassVar[bool] = False
+    """Whether a column holds any JSON; others hold it as text."""
+
+    @property
+    def row_count(self) -> int:
+        return len(self.data)
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[Any]:
+        """The names, of which those that are no texts are never wanted."""
+
+    @abstractmethod
     def rows(self, columns: Sequence[str]) -> Rows:
         """Plain values of these columns, row by row. Raises InvalidRequest."""
 
+    @abstractmethod
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
         """The caller's kind of table with these columns at its end."""
 
@@ -32,7 +47,10 @@ def table_of(data: object) -> Table:
     """Raises InvalidRequest for what is no table."""
     if isinstance(data, list):
         if not data:  # it has no columns either
-            raise _invalid("there are no rows")
+            raise invalid("data", "there are no rows")
+        for row, record in enumerate(data):
+            if not isinstance(record, dict):
+                raise invalid("data", f"row {row} (from 0) is a {type(record).__name__}, and a row is a dict")
         return Records(data)
     for known in type(data).__mro__:
         library = known.__module__.partition(".")[0]
@@ -40,74 +58,55 @@ def table_of(data: object) -> Table:
             table: Table = wrapper(data)
             return table
         if advice := _ADVICE.get((library, known.__name__)):
-            raise _invalid(f"a {library}.{known.__name__} is no table: {advice}")
-    raise _invalid(
+            raise invalid("data", f"a {library}.{known.__name__} is no table: {advice}")
+    raise invalid(
+        "data",
         f"a {type(data).__name__} is none of: a pandas or polars DataFrame, a pyarrow Table, a datasets "
-        "Dataset, a list of dicts, or a location as text (s3://…, file://…)"
+        "Dataset, a list of dicts, or a location as text (s3://…, file://…)",
     )
 
 
-def column_missing(param: str, name: str, columns: Sequence[str]) -> InvalidRequest:
-    listed = ", ".join(one if isinstance(one, str) else f"{one!r} (no text)" for one in columns) or "none"
-    return InvalidRequest(
-        f"Invalid '{param}': there is no column '{name}'; the data have: {listed}.",
-        param=param,
-        code="missing_column",
-    )
+class Records(Table):
+    """A list of dicts."""
 
-
-@dataclass(frozen=True)
-class Records:
-    """A list of dicts. Columns of the kind JSON stay values."""
-
-    records: list[dict[str, Any]]
-
-    def __post_init__(self) -> None:
-        for row, record in enumerate(self.records):
-            if not isinstance(record, dict):
-                raise _invalid(f"row {row} (from 0) is a {type(record).__name__}, and a row is a dict")
+    holds_json: ClassVar[bool] = True
 
     @property
-    def columns(self) -> Sequence[str]:
-        return list(dict.fromkeys(name for record in self.records for name in record))
+    def columns(self) -> list[Any]:
+        return list(dict.fromkeys(name for record in self.data for name in record))
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        for row, record in enumerate(self.records):
+        for row, record in enumerate(self.data):
             for name in columns:
                 if name not in record:
-                    raise _invalid(f"row {row} (from 0) has no '{name}'", code="missing_column")
+                    raise invalid("data", f"row {row} (from 0) has no '{name}'", "missing_column")
             yield tuple(record[name] for name in columns)
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
-        return [
-            record | {name: values[name][row] for name in types} for row, record in enumerate(self.records)
-        ]
+        return [record | {name: values[name][row] for name in types} for row, record in enumerate(self.data)]
 
 
-@dataclass(frozen=True)
-class PandasTable:
+class PandasTable(Table):
     """A DataFrame. The index stays; its named levels count as columns."""
 
-    frame: Any
-
     @property
-    def columns(self) -> Sequence[str]:
-        named = list(self.frame.columns)
-        return named + [name for name in self.frame.index.names if name is not None and name not in named]
+    def columns(self) -> list[Any]:
+        named = list(self.data.columns)
+        return named + [name for name in self.data.index.names if name is not None and name not in named]
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        own, levels = list(self.frame.columns), list(self.frame.index.names)
+        own, levels = list(self.data.columns), list(self.data.index.names)
         for name in columns:
             _check_single(name, own if name in own else levels)
-        for first in range(0, len(self.frame), CHUNK_ROWS):
-            part = self.frame.iloc[first : first + CHUNK_ROWS]
+        for first in range(0, len(self.data), CHUNK_ROWS):
+            part = self.data.iloc[first : first + CHUNK_ROWS]
             yield from zip(*(self._values(part, name) for name in columns), strict=True)
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
-        pandas, frame = sys.modules["pandas"], self.frame.copy(deep=False)
+        pandas, frame = sys.modules["pandas"], self.data.copy(deep=False)
         for name, type in types.items():
             dtype = _PANDAS_TYPES.get(type.kind, "object")
-            frame[name] = pandas.Series(_held(type, values[name]), dtype=dtype).array
+            frame[name] = pandas.Series(values[name], dtype=dtype).array
         return frame
 
     def _values(self, part: Any, name: str) -> list[Any]:
@@ -131,108 +130,105 @@ _PANDAS_TYPES: Final = {
 """Types that have nulls, so that no integer becomes a double."""
 
 
-@dataclass(frozen=True)
-class PolarsTable:
+class PolarsTable(Table):
     """A polars DataFrame."""
 
-    frame: Any
-
     @property
-    def columns(self) -> Sequence[str]:
-        return list(self.frame.columns)
+    def columns(self) -> list[Any]:
+        return list(self.data.columns)
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        for name in columns:
-            if "'ns'" in str(self.frame.schema[name]):  # in a list, too; Python's have no nanoseconds
+        """Python's values have no nanoseconds: a time is read as its text, the others are refused."""
+        polars = sys.modules["polars"]
+        frame = self.data[list(columns)].with_columns(polars.col(polars.Time).dt.to_string("%T%.f"))
+        for name, dtype in frame.schema.items():
+            if _has_nanoseconds(dtype):
                 advice = f"cast it to text, or to microseconds (pl.col({name!r}).dt.cast_time_unit('us'))"
                 raise InvalidRequest(f"The column '{name}' has nanoseconds: {advice}.", param=name)
-        yield from self.frame[list(columns)].iter_rows()  # `select` would take ^a.*$ for a pattern
+        yield from frame.iter_rows()
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
         polars = sys.modules["polars"]
-        return self.frame.with_columns(
-            polars.Series(name, _held(type, values[name]), dtype=_polars_type(type, polars))
+        scalars = (polars.String, polars.Int64, polars.Float64, polars.Boolean)
+        library = _types(*scalars, polars.List, polars.Struct)
+        return self.data.with_columns(
+            polars.Series(name, values[name], dtype=_column_type(type, library))
             for name, type in types.items()
         )
 
 
-def _polars_type(type: ValueType, polars: Any) -> Any:
-    scalars = {Kind.INTEGER: polars.Int64, Kind.NUMBER: polars.Float64, Kind.BOOLEAN: polars.Boolean}
-    return _column_type(type, scalars, polars.String, polars.List, polars.Struct)
+def _has_nanoseconds(dtype: Any) -> bool:
+    """Whether a type of polars has them, or that of its elements or of a field."""
+    inner = [field.dtype for field in getattr(dtype, "fields", ())]
+    inner += [dtype.inner] if getattr(dtype, "inner", None) is not None else []
+    is_exact = getattr(dtype, "time_unit", None) == "ns" or str(dtype) == "Time"
+    return is_exact or any(map(_has_nanoseconds, inner))
 
 
-@dataclass(frozen=True)
-class ArrowTable:
+class ArrowTable(Table):
     """A pyarrow Table."""
 
-    table: Any
-
     @property
-    def columns(self) -> Sequence[str]:
-        return list(self.table.column_names)
+    def columns(self) -> list[Any]:
+        return list(self.data.column_names)
 
     def rows(self, columns: Sequence[str]) -> Rows:
         for name in columns:
-            _check_single(name, self.table.column_names)
-        for batch in self.table.select(list(columns)).to_batches(max_chunksize=CHUNK_ROWS):
+            _check_single(name, self.data.column_names)
+        for batch in self.data.select(list(columns)).to_batches(max_chunksize=CHUNK_ROWS):
             try:
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
             except (ValueError, OverflowError) as error:  # as times that Python's do not reach
-                raise _invalid(f"{error}; cast the column, such as to text") from error
+                raise invalid("data", f"{error}; cast the column, such as to text") from error
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
-        arrow, table = sys.modules["pyarrow"], self.table
+        arrow, table = sys.modules["pyarrow"], self.data
         for name, type in types.items():
-            held = arrow.array(_held(type, values[name]), type=_arrow_type(type, arrow))
+            held = arrow.array(values[name], type=_arrow_type(type))
             table = table.append_column(name, held)
         return table
 
 
-def _arrow_type(type: ValueType, arrow: Any) -> Any:
-    scalars = {Kind.INTEGER: arrow.int64(), Kind.NUMBER: arrow.float64(), Kind.BOOLEAN: arrow.bool_()}
-    return _column_type(type, scalars, arrow.string(), arrow.list_, arrow.struct)
-
-
-def _column_type(
-    type: ValueType,
-    scalars: Mapping[Kind, Any],
-    text: Any,
-    list_of: Callable[[Any], Any],
-    record_of: Callable[[Mapping[str, Any]], Any],
-) -> Any:
-    """A library's type of a column."""
-
-    def inner_type(inner: ValueType) -> Any:
-        return _column_type(inner, scalars, text, list_of, record_of)
-
-    if type.kind is Kind.LIST and type.element is not None:
-        return list_of(inner_type(type.element))
+def _column_type(type: ValueType, types: Mapping[Kind, Any]) -> Any:
+    """A library's type of a column. `types`: its types, and what makes those of lists and records."""
+    if type.element is not None:
+        return types[Kind.LIST](_column_type(type.element, types))
     if type.kind is Kind.RECORD:
-        return record_of({name: inner_type(inner) for name, inner in type.fields.items()})
-    return scalars.get(type.kind, text)
+        return types[type.kind]({name: _column_type(inner, types) for name, inner in type.fields.items()})
+    return types[type.kind]
 
 
-@dataclass(frozen=True)
-class HubDataset:
+def _arrow_type(type: ValueType) -> Any:
+    arrow = sys.modules["pyarrow"]
+    text, integer, number, boolean = arrow.string(), arrow.int64(), arrow.float64(), arrow.bool_()
+    return _column_type(type, _types(text, integer, number, boolean, arrow.list_, arrow.struct))
+
+
+def _types(
+    text: Any, integer: Any, number: Any, boolean: Any, list_of: Any, record_of: Any
+) -> Mapping[Kind, Any]:
+    """A library's types by the kinds that they hold."""
+    return dict(zip(Kind, (text, integer, number, boolean, list_of, record_of, text), strict=True))
+
+
+class HubDataset(Table):
     """A Dataset of Hugging Face's `datasets`."""
 
-    dataset: Any
-
     @property
-    def columns(self) -> Sequence[str]:
-        return list(self.dataset.column_names)
+    def columns(self) -> list[Any]:
+        return list(self.data.column_names)
 
     def rows(self, columns: Sequence[str]) -> Rows:
-        plain = self.dataset.with_format(None).select_columns(list(columns))
+        plain = self.data.with_format(None).select_columns(list(columns))
         for part in plain.iter(batch_size=CHUNK_ROWS):
             yield from zip(*(part[name] for name in columns), strict=True)
 
     def with_columns(self, types: Mapping[str, ValueType], values: Mapping[str, list[Any]]) -> Any:
-        arrow, library, dataset = sys.modules["pyarrow"], sys.modules["datasets"], self.dataset
+        arrow, library, dataset = sys.modules["pyarrow"], sys.modules["datasets"], self.data
         for name, type in types.items():
-            schema = arrow.schema([(name, _arrow_type(type, arrow))])
+            schema = arrow.schema([(name, _arrow_type(type))])
             feature = library.Features.from_arrow_schema(schema)[name]
-            dataset = dataset.add_column(name, _held(type, values[name]), feature=feature)
+            dataset = dataset.add_column(name, values[name], feature=feature)
         return dataset
 
 
@@ -252,32 +248,6 @@ _ADVICE: Final = {
 }
 
 
-def _held(type: ValueType, values: list[Any]) -> list[Any]:
-    """The values as a column of this type holds them: JSON as text, in lists and records, too."""
-    return [_as_held(type, value) for value in values] if _has_json(type) else values
-
-
-def _has_json(type: ValueType) -> bool:
-    inner = [*type.fields.values(), *([] if type.element is None else [type.element])]
-    return type.kind is Kind.JSON or any(map(_has_json, inner))
-
-
-def _as_held(type: ValueType, value: Any) -> Any:
-    if value is None:
-        return None
-    if type.kind is Kind.JSON:
-        return json.dumps(value)  # ASCII, so that half a character has a place
-    if type.kind is Kind.LIST and type.element is not None:
-        return [_as_held(type.element, inner) for inner in value]
-    if type.kind is Kind.RECORD:
-        return {name: _as_held(inner, value[name]) for name, inner in type.fields.items()}
-    return value
-
-
 def _check_single(name: str, columns: Sequence[Any]) -> None:
     if columns.count(name) > 1:
-        raise _invalid(f"more than one column is named '{name}'")
-
-
-def _invalid(what: str, code: str | None = None) -> InvalidRequest:
-    return InvalidRequest(f"Invalid 'data': {what}.", param="data", code=code)
+        raise invalid("data", f"more than one column is named '{name}'")

@@ -12,7 +12,7 @@ import pytest
 
 from nightshift.cli.bulk import standard_input
 from nightshift.cli.main import main
-from nightshift.client import uploads
+from nightshift.client import http_client
 from nightshift.process.settings import ApiSettings
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
@@ -32,7 +32,7 @@ def run(
     """Runs the command over these bytes. Returns its exit code and what it printed."""
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", base_url)
     monkeypatch.setenv("NIGHTSHIFT_API_KEY", make_key())
-    monkeypatch.setattr(uploads, "PART_BYTES", 10)
+    monkeypatch.setattr(http_client, "PART_BYTES", 10)
     column = ("--endpoint", "completions", "--model", CHAT_MODEL, "--input-column", "text")
 
     def command(content: bytes, *words: str) -> tuple[int, str]:

@@ -110,8 +110,7 @@ class FakeServer:
             case "GET", "/v1/jobs/job_1/events":
                 return httpx.Response(200, text=_events("job.running", f"job.{self.status}"))
             case "GET", "/v1/jobs/job_1/results":
-                page = {"data": self.rows, "has_more": False, "last_id": self.rows[-1]["id"]}
-                return httpx.Response(200, json=page)
+                return httpx.Response(200, text="".join(f"{json.dumps(row)}\n" for row in self.rows))
             case "GET", "/v1/webhooks/secret":
                 return httpx.Response(200, json={"secret": "whsec_c2VjcmV0"})
         error = {"message": "No such Job object: job_2", "param": "id", "code": "not_found"}

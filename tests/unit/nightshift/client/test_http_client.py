@@ -328,16 +328,6 @@ def test_results_are_streamed_and_go_on_after_a_broken_stream(connect):
     assert [dict(request.url.params) for request in server.requests] == [{}, {"after": "row_1_1"}]
 
 
-def test_results_are_read_page_by_page_from_a_place_on(connect):
-    data = [{"id": "row_1_5"}, {"id": "row_2_0"}, {"id": "row_2_1"}]
-    server = Server(page(*data[:2], has_more=True), page(data[2], has_more=False))
-
-    assert list(connect(server).results("job_1", after="row_1_4")) == data
-
-    assert [request.url.params["after"] for request in server.requests] == ["row_1_4", "row_2_0"]
-    assert server.requests[0].url.path == "/v1/jobs/job_1/results"
-
-
 @pytest.mark.parametrize(
     ("lines", "events"),
     [

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ def upper(prompt: str) -> str | None:
 
 
 @dataclass
-class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+class Pieces(httpx.SyncByteStream):
     """A body that may break off at its end."""
 
     pieces: list[bytes]
@@ -30,10 +30,6 @@ class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
         yield from self.pieces
         if self.breaks:
             raise httpx.ReadError("reset")
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self:
-            yield piece
 
 
 @dataclass
@@ -68,13 +64,13 @@ class FakeService:
         """The rows that a job reads."""
         return [json.loads(line) for line in self.files[job["body"]["input"]].splitlines()]
 
+    def prompts(self, job: dict[str, Any]) -> list[str]:
+        """The texts that the model reads of a job's rows."""
+        return [render(job["body"]["template"], row)["messages"][-1]["content"] for row in self.rows(job)]
+
     def end(self, **fields: Any) -> None:
         """Ends the newest job otherwise than it would have."""
         self.jobs[0].update(fields)
-
-    def _upload(self, request: httpx.Request) -> httpx.Response:
-        self.files[id := f"file-{len(self.files)}"] = content_of(request)
-        return httpx.Response(200, json={"id": id})
 
     def _begin_upload(self, request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"id": f"upload_{json.loads(request.content)['bytes']}"})
@@ -158,7 +154,6 @@ class FakeService:
 
 
 ROUTES: list[tuple[str, str, Any]] = [
-    ("POST", "/v1/files", FakeService._upload),
     ("POST", "/v1/uploads", FakeService._begin_upload),
     ("POST", "/v1/uploads/([^/]+)/parts", FakeService._part),
     ("POST", "/v1/uploads/([^/]+)/complete", FakeService._complete),

@@ -111,7 +111,7 @@ def test_an_answer_is_read_as_its_columns_hold_it():
         '{"name": "Ada", "age": 3.0, "size": 2, "kind": "a", "tags": ["x"], "home": {"city": "Bern"},'
         ' "anything": {"k": 1}, "either": "e"}'
     )
-    assert form.read(said) == {
+    assert form.read(said, json_as_text=False) == {
         "name": "Ada",
         "age": 3,
         "size": 2.0,
@@ -141,9 +141,9 @@ def test_an_answer_is_read_as_its_columns_hold_it():
 )
 def test_an_answer_that_no_column_holds_is_invalid(schema, said):
     with pytest.raises(InvalidAnswer):
-        OutputForm.from_schema(an_object(a=schema)).read(f'{{"a": {said}}}')
+        OutputForm.from_schema(an_object(a=schema)).read(f'{{"a": {said}}}', json_as_text=True)
 
 
 def test_an_answer_that_is_no_object_is_invalid():
     with pytest.raises(InvalidAnswer, match="no JSON object"):
-        OutputForm.from_schema(an_object(a={})).read("[]")
+        OutputForm.from_schema(an_object(a={})).read("[]", json_as_text=True)

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import httpx
 import pandas
 import pytest
 
-from nightshift.client import AsyncClient, Client, MapFailed, uploads
-from nightshift.client.mapping import programs
+from nightshift.client import AsyncClient, Client, MapFailed, http_client
 from nightshift.errors import InvalidRequest
 from tests.unit.nightshift.client.mapping.fake_service import FakeService
 
@@ -149,8 +149,7 @@ def test_a_name_of_a_job_that_no_map_made_is_refused(client, service):
 
 
 def test_a_large_file_is_sent_in_parts(client, service, monkeypatch):
-    for module in (programs, uploads):
-        monkeypatch.setattr(module, "PART_BYTES", 10)
+    monkeypatch.setattr(http_client, "PART_BYTES", 10)
     mapped(client)
     assert len(service.parts) == 6
     assert [row["text"] for row in service.rows(service.jobs[0])] == ["one", "two"]
@@ -160,6 +159,21 @@ def test_results_go_on_where_their_stream_broke(client, service):
     service.rows_per_stream = 2
     rows = [{"id": str(place), "text": str(place)} for place in range(9)]
     assert [row["answer"] for row in mapped(client, rows).data] == [f"SAY: {place}" for place in range(9)]
+
+
+@pytest.mark.parametrize("step", ["parts", "complete", "results"])
+def test_a_server_that_restarts_while_it_is_worked_with_is_waited_for(service, step):
+    away = [httpx.ConnectError("refused")] * 9
+
+    def restarting(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(step) and away:
+            raise away.pop()
+        return service(request)
+
+    transport = httpx.MockTransport(restarting)
+    with Client("http://server", "ns_key", transport=transport, sleep=lambda _: None) as client:
+        assert [row["answer"] for row in mapped(client).data] == ["SAY: ONE", "SAY: TWO"]
+    assert not away
 
 
 def test_another_process_attaches_by_the_name_and_joins_by_the_key(client, service):
@@ -185,6 +199,14 @@ def test_without_a_key_rows_are_known_by_their_places(client, service):
 def test_a_name_that_no_call_has_is_said(client):
     with pytest.raises(InvalidRequest, match="no call has the name 'nothing'"):
         client.attach("nothing")
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_no_other_call_is_taken_up_for_want_of_a_name(client, service, name):
+    mapped(client)
+    with pytest.raises(InvalidRequest, match="give the name of a call") as refused:
+        client.attach(name)
+    assert refused.value.param == "name"
 
 
 def test_a_job_that_did_not_succeed_is_an_error_unless_a_part_will_do(client, service):
@@ -236,14 +258,13 @@ def test_a_problem_of_the_job_is_logged_once_where_there_is_no_terminal(client, 
     assert caplog.messages == ["calls waits: No worker serves the model."]
 
 
+def async_client(service: FakeService) -> AsyncClient:
+    return AsyncClient("http://server", "ns_key", transport=httpx.MockTransport(service))
+
+
 def test_the_asynchronous_client_takes_the_same_steps(service: FakeService):
-    service.rows_per_stream = 1
-
     async def mapped_rows() -> tuple[Any, Any]:
-        async def no_sleep(_: float) -> None: ...
-
-        transport = httpx.MockTransport(service)
-        async with AsyncClient("http://server", "ns_key", transport=transport, sleep=no_sleep) as client:
+        async with async_client(service) as client:
             result = await client.map(ROWS, PROMPT, model="m", key="id", name="calls")
             handle = await client.attach("calls")
             assert (await handle.status()).state == "succeeded"
@@ -253,6 +274,42 @@ def test_the_asynchronous_client_takes_the_same_steps(service: FakeService):
     result, job_id = asyncio.run(mapped_rows())
     assert [row["answer"] for row in result.data] == ["SAY: ONE", "SAY: TWO"]
     assert result.job.id == job_id
+
+
+def test_a_task_that_waits_for_a_call_ends_when_it_is_cancelled_and_its_job_goes_on(service: FakeService):
+    service.is_holding = True
+
+    async def cancelled() -> str:
+        async with async_client(service) as client:
+            handle = await client.map(ROWS, PROMPT, model="m", wait=False)
+            looked_before = service.jobs[0]["looked_at"]
+            waiting = asyncio.create_task(handle.result())
+            while service.jobs[0]["looked_at"] == looked_before:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            return str((await handle.status()).state)
+
+    assert asyncio.run(cancelled()) == "running"
+
+
+def test_a_client_that_is_closed_leaves_no_thread_that_tries_again():
+    is_tried = threading.Event()
+
+    def away(_: httpx.Request) -> httpx.Response:
+        is_tried.set()
+        return httpx.Response(503)
+
+    async def closed() -> None:
+        client = AsyncClient("http://server", "ns_key", transport=httpx.MockTransport(away))
+        attaching = asyncio.create_task(client.attach("calls"))
+        await asyncio.to_thread(is_tried.wait)
+        await client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await attaching
+
+    asyncio.run(closed())
 
 
 def test_a_terminal_shows_how_far_a_call_is(client, service, monkeypatch, capsys):

@@ -8,6 +8,8 @@ import pytest
 
 from nightshift.errors import InvalidRequest
 
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
 ROWS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
 
 
@@ -20,8 +22,9 @@ ROWS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
         ({"prompt": "{{txt}}"}, "prompt", "no column 'txt'; the data have: id, text"),
         ({"system": "In {{tongue}}"}, "prompt", "no column 'tongue'"),
         ({"key": "doc_id"}, "key", "no column 'doc_id'"),
-        ({"key": 0}, "key", "name of one column"),
-        ({"key": ["id", "text"]}, "key", "name of one column"),
+        ({"key": 0}, "key", "expected a string, but got an integer"),
+        ({"key": ["id", "text"]}, "key", "expected a string, but got an array"),
+        ({"key": ""}, "key", "at least 1 character"),
         ({"data": [{"id": 1, 0: "x"}], "prompt": "{{0}}"}, "prompt", r"have: id, 0 \(no text\)"),
         ({"data": []}, "data", "no rows"),
         ({"data": pandas.DataFrame({"id": [], "text": []})}, "data", "no rows"),
@@ -36,12 +39,21 @@ ROWS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
         ({"data": "docs.csv"}, "data", "is no location"),
         ({"data": "s3://in/docs.csv"}, "output", "name the folder"),
         ({"output": "s3://out/"}, "output", "data that are a location"),
-        ({"name": "a name"}, "name", "1 to 100"),
-        ({"priority": "urgent"}, "priority", "choose one of interactive"),
-        ({"completion_window": "soon"}, "completion_window", "90m, 8h or 7d"),
+        ({"name": "a name"}, "name", "match pattern"),
+        ({"name": 5}, "name", "expected a string, but got an integer"),
+        ({"model": None}, "model", "expected a string, but got null"),
+        ({"system": b"x"}, "system", "expected a string"),
+        ({"priority": "urgent"}, "priority", "'interactive', 'standard' or 'background'"),
+        ({"completion_window": "soon"}, "completion_window", "match pattern"),
+        ({"completion_window": 8}, "completion_window", "expected a string, but got an integer"),
+        ({"parameters": [("seed", 1)]}, "parameters", "expected an object, but got an array"),
+        ({"temperature": 0}, "temperature", "not permitted"),
+        ({"data": [{"id": "a", "text": CYCLE}]}, "text", "row 0 .* has itself in it"),
+        ({"parameters": {"stop": CYCLE}}, "parameters", "no JSON: Circular"),
+        ({"output_schema": {"type": "object", "enum": CYCLE}}, "output_schema", "no JSON: Circular"),
         ({"parameters": {"model": "other"}}, "parameters.model", "map sets it itself"),
         ({"parameters": {"temperature": 9}}, "parameters.temperature", "less than or equal"),
-        ({"parameters": {"seed": object()}}, "parameters.seed", "integer"),
+        ({"parameters": {"seed": object()}}, "parameters", "no JSON"),
         (
             {"output_schema": {"type": "object", "properties": {"text": {"type": "string"}}}},
             "output_schema.properties.text",
@@ -66,6 +78,14 @@ def test_a_call_that_cannot_be_right_is_refused_before_anything_is_sent(
         client.map(**{"data": ROWS, "prompt": "Say: {{text}}", "model": "m", "key": "id"} | call)
     assert refused.value.param == param
     assert service.requests == []
+
+
+def test_a_text_in_braces_that_is_to_stay_is_in_a_column(client, service):
+    with pytest.raises(InvalidRequest, match=r"the text \{\{name\}\} itself, give a column"):
+        client.map(ROWS, "Fill {{name}} into {{text}}", model="m")
+
+    client.map([{"text": "one", "blank": "{{name}}"}], "Fill {{blank}} into {{text}}", model="m")
+    assert service.prompts(service.jobs[0]) == ["Fill {{name}} into one"]
 
 
 def test_parts_of_columns_and_parameters_of_a_row_are_allowed(client, service):

@@ -1,6 +1,7 @@
 """Every kind of table gives its rows, and comes back as it was with typed columns at its end."""
 
 import datetime
+import json
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -28,7 +29,8 @@ SCHEMA = {
         "either": {},
     },
 }
-TYPES = OutputForm.from_schema(SCHEMA).columns
+FORM = OutputForm.from_schema(SCHEMA)
+TYPES = FORM.columns
 FULL = {
     "text": "ä",
     "count": 2**53 + 1,
@@ -40,7 +42,7 @@ FULL = {
 }
 HELD = FULL | {"place": {"city": "Bern", "more": '{"k": 1}'}, "either": "[1]"}
 EMPTY = dict.fromkeys(TYPES)
-VALUES = {name: [FULL[name], None] for name in TYPES}
+VALUES = {name: [HELD[name], None] for name in TYPES}
 ROWS = [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}]
 
 
@@ -86,7 +88,11 @@ def test_columns_without_any_value_have_their_types_all_the_same(kind):
 
 
 def test_a_list_of_dicts_keeps_values_that_are_json():
-    assert table_of(ROWS).with_columns(TYPES, VALUES) == [ROWS[0] | FULL, ROWS[1] | EMPTY]
+    assert table_of(ROWS).holds_json
+    assert FORM.read(json.dumps(FULL), json_as_text=False) == FULL
+    assert FORM.read(json.dumps(FULL), json_as_text=True) == HELD
+    values = {name: [FULL[name], None] for name in TYPES}
+    assert table_of(ROWS).with_columns(TYPES, values) == [ROWS[0] | FULL, ROWS[1] | EMPTY]
 
 
 def test_the_index_of_a_frame_stays_and_its_named_levels_are_columns():
@@ -131,12 +137,20 @@ def test_data_that_are_no_table_are_refused_with_what_to_do(data, says):
         [{"a": 1}, {"b": 1}],
         polars.DataFrame({"a": polars.Series([1], dtype=polars.Datetime("ns"))}),
         polars.DataFrame({"a": polars.Series([[]], dtype=polars.List(polars.Datetime("ns")))}),
+        polars.DataFrame({"a": polars.Series([], dtype=polars.Struct({"at": polars.Time}))}),
         pandas.DataFrame({"b": [1]}, index=pandas.MultiIndex.from_tuples([(1, 2)], names=["a", "a"])),
     ],
 )
 def test_a_column_that_cannot_be_read_is_refused(data):
     with pytest.raises(InvalidRequest, match="'a'"):
         list(table_of(data).rows(["a"]))
+
+
+def test_a_time_of_polars_keeps_its_nanoseconds():
+    times = polars.Series([11_045_000_000_000, 11_045_000_000_007]).cast(polars.Time)
+    frame = polars.DataFrame({"ns": times, "Time": [{"ns": 1}, {"ns": 2}]})
+    rows = [("03:04:05", {"ns": 1}), ("03:04:05.000000007", {"ns": 2})]
+    assert list(table_of(frame).rows(["ns", "Time"])) == rows
 
 
 def test_a_time_that_python_does_not_reach_is_refused():
