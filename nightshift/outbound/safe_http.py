@@ -107,18 +107,14 @@ class Egress:
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
         """Sends one request. Raises BlockedUrl and NoAnswer."""
-        target = _parsed(url, self._config.ports)
+        return self.request("POST", url, headers, body)
+
+    def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> EgressResponse:
+        """Sends one request; a redirect is its answer. Raises BlockedUrl and NoAnswer."""
         deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
-        backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
-        sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
-        sent |= {name.lower(): value for name, value in headers.items()}
-        try:
-            # One pool per request: no connection outlives its address check.
-            with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
-                with pool.stream("POST", target, headers=list(sent.items()), content=body) as response:
-                    return EgressResponse(response.status, _readable(response.headers), self._head(response))
-        except _UNANSWERED as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        return self._sent(method, _parsed(url, self._config.ports), headers, body, deadline)
 
     def get(self, url: str, *, redirects_max: int = 0) -> EgressResponse:
         """Fetch what lies at an https URL, each redirect checked as the URL itself is.
@@ -132,18 +128,25 @@ class Egress:
             location = answer.headers.get("location")
             if answer.status not in _REDIRECTS or location is None:
                 return answer
-            url = _joined(url, location)
+            url = joined(url, location)
         raise NoAnswer(f"it was redirected more than {redirects_max} times")
 
     def _get(self, url: str, deadline: Deadline) -> EgressResponse:
         target = _parsed(url, self._config.ports)
         if target.scheme != b"https":
             raise BlockedUrl("The URL, or what it redirects to, is not https.")
+        return self._sent("GET", target, {}, b"", deadline)
+
+    def _sent(
+        self, method: str, target: httpcore.URL, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    ) -> EgressResponse:
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
         sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
+        sent |= {name.lower(): value for name, value in headers.items()}
         try:
+            # One pool per request: no connection outlives its address check.
             with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
-                with pool.stream("GET", target, headers=list(sent.items())) as response:
+                with pool.stream(method, target, headers=list(sent.items()), content=body) as response:
                     return EgressResponse(response.status, _readable(response.headers), self._head(response))
         except _UNANSWERED as error:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
@@ -240,8 +243,8 @@ def _parsed(url: str, ports: Sequence[range]) -> httpcore.URL:
     )
 
 
-def _joined(url: str, location: str) -> str:
-    """Raises BlockedUrl."""
+def joined(url: str, location: str) -> str:
+    """The URL to which one is redirected. Raises BlockedUrl."""
     try:
         return str(httpx.URL(url).join(location))
     except (httpx.InvalidURL, UnicodeError) as error:

@@ -26,7 +26,7 @@ from nightshift.jobs import InputError, Job, NewShard
 from nightshift.jobs.options import DELTA
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
-from nightshift.objectstore import Locations
+from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
@@ -69,6 +69,7 @@ class Surveyor:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
+        job = self._at_commit(job)
         if job.spec.options.input_format == DELTA:
             job = self._over_files(job, may_continue)
         cutter = Cutter(self.config.limits, job.plan_cursor)
@@ -83,6 +84,18 @@ class Surveyor:
             if cut.is_last and not cut.next.shards:
                 raise Refused(NO_ROWS)
             yield _page(cut, model)
+
+    def _at_commit(self, job: Job) -> Job:
+        """The job over its dataset as it was at its first page; over anything else as it is."""
+        assert job.spec.input is not None, "a bulk job has an input"
+        if job.spec.further_inputs or is_file_id(job.spec.input):
+            return job
+        location = ObjectUri.parse(job.spec.input)
+        if job.plan_cursor.commit is not None:
+            location = location.at_commit(job.plan_cursor.commit)
+        location = self.locations.pinned(location, job.tenant_id)
+        cursor = replace(job.plan_cursor, commit=location.commit)
+        return replace(job, spec=replace(job.spec, input=str(location)), plan_cursor=cursor)
 
     def _over_files(self, job: Job, may_continue: MayContinue) -> Job:
         """The job over the files of its table, at the version of its first page. Raises as `pages`."""
