@@ -7,7 +7,7 @@ reading takes: its own client follows any redirect, and takes the operator's tok
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -51,7 +51,9 @@ from nightshift.outbound.safe_http import (
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 BLOCK_BYTES: Final = 4 * MIB  # read by one request; a stream holds one block, and no connection
 ANSWER_BYTES_MAX: Final = 8 * MIB  # such as a page of a listing
-PAGES_MAX: Final = 100  # of a listing, of 1,000 names each: it is held whole, because the hub does not order it
+PAGES_MAX: Final = (
+    100  # of a listing, of 1,000 names each: it is held whole, because the hub does not order it
+)
 REQUEST_S: Final = 30.0  # one request, to its last byte
 TRIES_MAX: Final = 3  # of a request that breaks off
 REDIRECTS_MAX: Final = 5
@@ -66,9 +68,9 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True)
 class _Answer:
-    """`own`: the hub's, which says an object's size and tag. `last`: that of where it sent us on to."""
+    """`said`: the hub's headers, which have an object's size and tag. `last`: of where it sent us on to."""
 
-    own: EgressResponse
+    said: Mapping[str, str]
     last: EgressResponse
 
 
@@ -130,18 +132,18 @@ class Hub:
     def _followed(
         self, method: str, url: str, own_headers: dict[str, str], headers: dict[str, str]
     ) -> _Answer:
-        own = None
+        said: dict[str, str] = {}
         for _ in range(REDIRECTS_MAX + 1):
             is_own = _origin(url) == self._origin
             if not is_own and not url.startswith("https://"):
                 raise BlockedUrl
             egress = self._own if is_own else self._public
             answer = egress.request(method, url, headers | (own_headers if is_own else {}))
-            own = answer if own is None or is_own else own
+            said |= answer.headers if is_own else {}
             location = answer.headers.get("location") if answer.status in (301, 302, 303, 307, 308) else None
             url = url if location is None else joined(url, location)
             if location is None or (method == "HEAD" and _origin(url) != self._origin):
-                return _Answer(own, answer)
+                return _Answer(said, answer)
         raise NoAnswer(f"it redirects more than {REDIRECTS_MAX} times")
 
 
@@ -169,9 +171,8 @@ class Dataset:
         answer = self._asked("HEAD", self._file(key))
         if answer is None:
             return None
-        headers = answer.own.headers
-        size_bytes = headers.get("x-linked-size") or headers.get("content-length") or ""
-        etag = _etag_in(answer.own)
+        size_bytes = answer.said.get("x-linked-size") or answer.said.get("content-length") or ""
+        etag = _etag_in(answer.said)
         if not size_bytes.isdecimal() or etag is None:
             raise StorageError(f"{self._named(key)}: the hub says no size or no ETag")
         return ObjectInfo(key=key, size_bytes=int(size_bytes), etag=etag, modified_at=_UNDATED)
@@ -220,16 +221,14 @@ class Dataset:
             code="too_many_objects",
         )
 
-    def _block(
-        self, key: str, start: int, end: int, etag: str | None
-    ) -> tuple[bytes, int, str | None]:
+    def _block(self, key: str, start: int, end: int, etag: str | None) -> tuple[bytes, int, str | None]:
         """The bytes [start, end) as far as the object has them, its size, and its tag. Raises `ObjectChanged`
         for another tag than `etag`, except at a commit, where no object changes.
         """
         answer = self._asked("GET", self._file(key), range=f"bytes={start}-{end - 1}")
         if answer is None:
             raise ObjectNotFound(f"no such object: {self._named(key)}")
-        now = _etag_in(answer.own)
+        now = _etag_in(answer.said)
         if not is_commit(self._revision) and etag not in (None, now):
             raise ObjectChanged(f"{self._named(key)} is not the object it was when it was first looked at")
         status, headers, body = answer.last.status, answer.last.headers, answer.last.head
@@ -289,9 +288,9 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     return parsed.scheme, parsed.host, parsed.port
 
 
-def _etag_in(answer: EgressResponse) -> str | None:
+def _etag_in(headers: Mapping[str, str]) -> str | None:
     """The tag of the stored object: that of a link to it is another."""
-    etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag") or ""
+    etag = headers.get("x-linked-etag") or headers.get("etag") or ""
     return etag.strip().removeprefix("W/").strip('"') or None
 
 
@@ -311,6 +310,6 @@ def _parsed(answer: EgressResponse, parse: Callable[[Any], Parsed]) -> Parsed:
 
 
 def _next_query(answer: EgressResponse) -> str:
-    """The query of a listing's next page (RFC 8288), if any. Its host does not count: a mirror's is another."""
+    """The query of a listing's next page (RFC 8288), if any. Its host may be another than a mirror's."""
     links = httpx.Response(200, headers={"link": answer.headers.get("link", "")}).links
     return urlsplit(links.get("next", {}).get("url", "")).query

@@ -95,7 +95,10 @@ class Locations:
         return self._hub.dataset(uri, tenant_id) if uri.scheme == "hf" else self.open(uri, tenant_id)
 
     def pinned(self, uri: ObjectUri, tenant_id: str) -> ObjectUri:
-        """The location at the commit that a dataset's revision names now; another as it is. Raises StorageError."""
+        """A dataset's location at the commit that its revision names now; others as they are.
+
+        Raises `StorageError`.
+        """
         if uri.scheme != "hf" or uri.commit is not None:
             return uri
         return uri.at_commit(self._hub.dataset(uri, tenant_id).commit())

@@ -109,9 +109,7 @@ class Egress:
         """Sends one request. Raises BlockedUrl and NoAnswer."""
         return self.request("POST", url, headers, body)
 
-    def request(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> EgressResponse:
+    def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> EgressResponse:
         """Sends one request; a redirect is its answer. Raises BlockedUrl and NoAnswer."""
         deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
         return self._sent(method, _parsed(url, self._config.ports), headers, body, deadline)

@@ -55,6 +55,7 @@ class FakeHub:
     tokens: set[str] = field(default_factory=set)
     page_entries: int = 1000
     files_url: str = ""
+    links_host: str = ""  # in links to further pages; empty: its own
     fault: Callable[[str], Answer | None] = lambda path: None
     requests: list[tuple[str, str, Headers]] = field(default_factory=list)  # method, path, headers
 
@@ -88,30 +89,42 @@ class FakeHub:
         if not url.path.endswith(_LARGE):
             return _ranged(content, headers, shown | {"ETag": f'"{_oid(content)}"'})
         digest = hashlib.sha256(content).hexdigest()
-        shown |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{digest}"', "ETag": '"of-a-pointer"'}
-        return 302, b"", shown | {"Location": f"{self.files_url}/files/{digest}"}
+        shown |= {
+            "X-Linked-Size": str(len(content)),
+            "X-Linked-ETag": f'"{digest}"',
+            "ETag": '"of-a-pointer"',
+        }
+        return 302, b"", shown | {"Location": f"{self.files_url or self.url}/files/{digest}"}
 
     def _tree(
         self, files: Mapping[str, bytes], folder: str, path: str, query: Mapping[str, list[str]]
     ) -> Answer:
         """A page of what lies below a folder, by size: a hub promises no order."""
-        below = {name: body for name, body in files.items() if name.startswith(f"{folder}/" if folder else "")}
+        below = {
+            name: body for name, body in files.items() if name.startswith(f"{folder}/" if folder else "")
+        }
         if folder and not below:
             return 404, b"", {"X-Error-Code": "EntryNotFound"}
         entries: list[dict[str, object]] = [{"type": "directory", "path": "a folder", "oid": "0", "size": 0}]
         for name, body in sorted(below.items(), key=lambda item: (len(item[1]), item[0][::-1])):
             entry: dict[str, object] = {"type": "file", "path": name, "size": len(body), "oid": _oid(body)}
             if name.endswith(_LARGE):
-                entry["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
+                entry["lfs"] = {
+                    "oid": hashlib.sha256(body).hexdigest(),
+                    "size": len(body),
+                    "pointerSize": 130,
+                }
             entries.append(entry)
         begin = int(query.get("cursor", ["0"])[0])
         end = begin + self.page_entries
-        link = f'<https://huggingface.example{path}?recursive=true&cursor={end}>; rel="next"'
+        link = f'<{self.links_host or self.url}{path}?recursive=true&cursor={end}>; rel="next"'
         shown = {"Link": link} if end < len(entries) else {}
         return 200, json.dumps(entries[begin:end]).encode(), shown
 
     def _large(self, digest: str) -> bytes:
-        every = (body for dataset in self.datasets.values() for files in dataset.commits for body in files.values())
+        every = (
+            body for dataset in self.datasets.values() for files in dataset.commits for body in files.values()
+        )
         return next(body for body in every if hashlib.sha256(body).hexdigest() == digest)
 
 

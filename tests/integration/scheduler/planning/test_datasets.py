@@ -168,7 +168,7 @@ def test_a_job_waits_for_a_hub_that_is_away_and_says_so(
     ("wrong", "param", "words"),
     [
         ({"output": "hf://datasets/org/docs/out/"}, "output", "a dataset of a hub is no place to write to"),
-        ({"input": "hf://datasets/docs/a.jsonl"}, "input", "does not name a dataset"),
+        ({"input": "hf://org/docs/a.jsonl"}, "input", "does not name a dataset"),
         ({"input": "hf://datasets/org/docs/a/../b"}, "input", "without '.' or '..'"),
     ],
 )
