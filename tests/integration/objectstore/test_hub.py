@@ -162,9 +162,9 @@ def test_a_revision_is_a_tag_a_branch_or_a_commit(fake: FakeHub, revision: str) 
     pinned = locations(fake).pinned(uri, "default")
     assert str(pinned) == f"hf://datasets/org/docs@{commit}/*.jsonl"
     assert listed(fake, str(uri)) == listed(fake, str(pinned)) == ["c.jsonl"]
-    asked = len(fake.requests)
+    requests_before = len(fake.requests)
     assert locations(fake).pinned(pinned, "default") == pinned
-    assert len(fake.requests) == asked
+    assert len(fake.requests) == requests_before
 
 
 def test_a_commit_is_read_whatever_is_pushed_and_a_branch_only_as_it_was(fake: FakeHub) -> None:
