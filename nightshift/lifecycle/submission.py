@@ -221,8 +221,7 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
             output = ObjectUri.parse(spec.output)
             locations.check(output, new.tenant_id)
             if output.is_pattern or output.scheme == "hf":
-                what = "a pattern" if output.is_pattern else "a dataset of a hub"
-                raise InvalidRequest(f"{what} is no place to write to.")
+                raise InvalidRequest("a pattern or a dataset of a hub is no place to write to.")
             checked_path(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}")
     if spec.options.input_format == DELTA:
         _check_table(spec, param)

@@ -7,8 +7,9 @@ reading takes: its own client follows any redirect, and takes the operator's tok
 
 import json
 import os
+import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -37,7 +38,7 @@ from nightshift.objectstore.objects import (
     read_whole,
 )
 from nightshift.objectstore.time_limits import check_time
-from nightshift.objectstore.uris import ObjectUri, is_commit
+from nightshift.objectstore.uris import ObjectUri
 from nightshift.outbound.safe_http import (
     BlockedUrl,
     Egress,
@@ -51,9 +52,7 @@ from nightshift.outbound.safe_http import (
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 BLOCK_BYTES: Final = 4 * MIB  # read by one request; a stream holds one block, and no connection
 ANSWER_BYTES_MAX: Final = 8 * MIB  # such as a page of a listing
-PAGES_MAX: Final = (
-    100  # of a listing, of 1,000 names each: it is held whole, because the hub does not order it
-)
+PAGES_MAX: Final = 10  # of a listing, of 1,000 names each: it comes in no order, so each turn reads it whole
 REQUEST_S: Final = 30.0  # one request, to its last byte
 TRIES_MAX: Final = 3  # of a request that breaks off
 REDIRECTS_MAX: Final = 5
@@ -61,17 +60,11 @@ REDIRECTS_MAX: Final = 5
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _ANY_PORT: Final = (range(1, 65536),)
 _UNDATED: Final = datetime.fromtimestamp(0, UTC)  # a listing with dates costs the hub a look at every file
+_NO_RIGHT: Final = "NIGHTSHIFT_HF_TOKEN_TENANTS does not give this tenant the service's token"
 _INVALID_TOKEN: Final = "Invalid credentials in Authorization header"  # says the hub in X-Error-Message
 
+Headers = Mapping[str, str]  # names in lower case
 Parsed = TypeVar("Parsed")
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """`said`: the hub's headers, which have an object's size and tag. `last`: of where it sent us on to."""
-
-    said: Mapping[str, str]
-    last: EgressResponse
 
 
 class Hub:
@@ -82,12 +75,11 @@ class Hub:
 
         Raises `ConfigurationError` for an endpoint that is no http or https URL.
         """
-        self._endpoint = endpoint.rstrip("/")
         try:
-            check_url(self._endpoint, _ANY_NETWORK, _ANY_PORT)
+            check_url(endpoint, _ANY_NETWORK, _ANY_PORT)
         except InvalidRequest as error:
             raise ConfigurationError("HF_ENDPOINT must be https://HOST", param="HF_ENDPOINT") from error
-        self._origin = _origin(self._endpoint)
+        self._endpoint = str(httpx.URL(endpoint)).rstrip("/")
         self._token = token
         self._token_tenants = token_tenants
 
@@ -102,78 +94,69 @@ class Hub:
         return Dataset(self, uri, {"authorization": f"Bearer {self._token}"} if has_token else {})
 
     @cached_property
-    def _own(self) -> Egress:
-        """Calls the hub itself, wherever the operator has it. Certificates take a while to load."""
-        limits = EgressConfig(
-            _ANY_NETWORK, _ANY_PORT, deadline_s=REQUEST_S, response_bytes_max=ANSWER_BYTES_MAX
-        )
-        return Egress(limits)
+    def _egresses(self) -> tuple[Egress, Egress]:
+        """One to the hub itself, wherever the operator has it, and one to the public."""
+        limits: dict[str, Any] = {"deadline_s": REQUEST_S, "response_bytes_max": ANSWER_BYTES_MAX}
+        tls = ssl.create_default_context()  # which takes a while
+        own = EgressConfig(_ANY_NETWORK, _ANY_PORT, **limits)
+        return Egress(own, tls=tls), Egress(EgressConfig(**limits), tls=tls)
 
-    @cached_property
-    def _public(self) -> Egress:
-        return Egress(EgressConfig(deadline_s=REQUEST_S, response_bytes_max=ANSWER_BYTES_MAX))
-
-    def ask(self, method: str, path: str, own_headers: dict[str, str], **headers: str) -> _Answer:
-        """Sends a request, and once more if it breaks off. A HEAD is not sent on to another place.
+    def ask(
+        self, method: str, path: str, own_headers: Headers, headers: Headers, tries: int = TRIES_MAX
+    ) -> EgressResponse:
+        """The answer of where the hub sends us on to, with what it says itself. A HEAD stops at the size.
 
         `own_headers`: for the hub alone. Raises `StorageUnavailable`, `StorageDenied`.
         """
-        for left in reversed(range(TRIES_MAX)):
-            check_time()
-            try:
-                return self._followed(method, f"{self._endpoint}{path}", own_headers, headers)
-            except BlockedUrl as error:
-                raise StorageDenied("the hub sends readers on to an address that is not public") from error
-            except NoAnswer as error:
-                if not left:
-                    raise StorageUnavailable(f"the hub does not answer: {error.message}") from error
-        raise AssertionError("unreachable")
+        check_time()
+        try:
+            return self._followed(method, f"{self._endpoint}{path}", own_headers, headers)
+        except BlockedUrl as error:
+            raise StorageDenied("the hub sends readers on to an address that is not public") from error
+        except NoAnswer as error:
+            if tries > 1:
+                return self.ask(method, path, own_headers, headers, tries - 1)
+            raise StorageUnavailable(f"the hub does not answer: {error.message}") from error
 
-    def _followed(
-        self, method: str, url: str, own_headers: dict[str, str], headers: dict[str, str]
-    ) -> _Answer:
-        said: dict[str, str] = {}
+    def _followed(self, method: str, url: str, own_headers: Headers, headers: Headers) -> EgressResponse:
+        own, public = self._egresses
+        said: Headers = {}
         for _ in range(REDIRECTS_MAX + 1):
-            is_own = _origin(url) == self._origin
+            is_own = url.startswith(f"{self._endpoint}/")
             if not is_own and not url.startswith("https://"):
                 raise BlockedUrl
-            egress = self._own if is_own else self._public
-            answer = egress.request(method, url, headers | (own_headers if is_own else {}))
-            said |= answer.headers if is_own else {}
-            location = answer.headers.get("location") if answer.status in (301, 302, 303, 307, 308) else None
-            url = url if location is None else joined(url, location)
-            if location is None or (method == "HEAD" and _origin(url) != self._origin):
-                return _Answer(said, answer)
+            answer = (own if is_own else public).request(
+                method, url, {**headers, **own_headers} if is_own else headers
+            )
+            said = {**said, **answer.headers}
+            if answer.redirect is None or (method == "HEAD" and "x-linked-size" in said):
+                return replace(answer, headers=said)
+            url = joined(url, answer.redirect)
         raise NoAnswer(f"it redirects more than {REDIRECTS_MAX} times")
 
 
 class Dataset:
     """An `ObjectReader` of the files of a dataset at a revision."""
 
-    def __init__(self, hub: Hub, uri: ObjectUri, own_headers: dict[str, str]) -> None:
+    def __init__(self, hub: Hub, uri: ObjectUri, own_headers: Headers) -> None:
         self._hub = hub
         self._uri = uri
         self._repository, _, revision = uri.bucket.partition("@")
         self._revision = revision or "main"
         self._own_headers = own_headers
 
-    def commit(self) -> str:
-        """The commit that the revision names now. Raises `ObjectNotFound`."""
-        answer = self._asked("GET", f"/api/{self._repository}/revision/{self._revision}?expand=sha")
-        if answer is None:
+    def pinned(self) -> ObjectUri:
+        """The location at the commit that the revision names now. Raises `ObjectNotFound`."""
+        path = f"/api/{self._repository}/revision/{self._revision}?expand=sha"
+        if (answer := self._asked("GET", path)) is None:
             raise ObjectNotFound(f"{self._named('')}: the hub has no such revision")
-        commit = _parsed(answer.last, lambda said: str(said["sha"]))
-        if not is_commit(commit):
-            raise StorageUnavailable(f"{self._named('')}: the hub says no commit")
-        return commit
+        return _parsed(answer, lambda said: self._uri.at_commit(said["sha"]))
 
     def head(self, key: str) -> ObjectInfo | None:
-        answer = self._asked("HEAD", self._file(key))
-        if answer is None:
+        if (answer := self._asked("HEAD", self._file(key))) is None:
             return None
-        size_bytes = answer.said.get("x-linked-size") or answer.said.get("content-length") or ""
-        etag = _etag_in(answer.said)
-        if not size_bytes.isdecimal() or etag is None:
+        size_bytes = answer.headers.get("x-linked-size") or answer.headers.get("content-length", "")
+        if (etag := _etag_in(answer.headers)) is None or not size_bytes.isdecimal():
             raise StorageError(f"{self._named(key)}: the hub says no size or no ETag")
         return ObjectInfo(key=key, size_bytes=int(size_bytes), etag=etag, modified_at=_UNDATED)
 
@@ -210,11 +193,10 @@ class Dataset:
         path = f"/api/{self._repository}/tree/{self._revision}/{quote(folder, safe='')}".rstrip("/")
         query = "recursive=true"
         for _ in range(PAGES_MAX):
-            answer = self._asked("GET", f"{path}?{query}")
-            if answer is None:
+            if (answer := self._asked("GET", f"{path}?{query}")) is None:
                 return
-            yield _parsed(answer.last, lambda entries: [*filter(None, map(_info_of, entries))])
-            if not (query := _next_query(answer.last)):
+            yield _parsed(answer, lambda entries: [*filter(None, map(_info_of, entries))])
+            if not (query := _next_query(answer)):
                 return
         raise InvalidRequest(
             f"{self._named(folder)} has more than {PAGES_MAX} pages of files: name one of its folders",
@@ -225,55 +207,33 @@ class Dataset:
         """The bytes [start, end) as far as the object has them, its size, and its tag. Raises `ObjectChanged`
         for another tag than `etag`, except at a commit, where no object changes.
         """
-        answer = self._asked("GET", self._file(key), range=f"bytes={start}-{end - 1}")
-        if answer is None:
+        if (answer := self._asked("GET", self._file(key), range=f"bytes={start}-{end - 1}")) is None:
             raise ObjectNotFound(f"no such object: {self._named(key)}")
-        now = _etag_in(answer.said)
-        if not is_commit(self._revision) and etag not in (None, now):
+        now = _etag_in(answer.headers)
+        if self._uri.commit is None and etag not in (None, now):
             raise ObjectChanged(f"{self._named(key)} is not the object it was when it was first looked at")
-        status, headers, body = answer.last.status, answer.last.headers, answer.last.head
-        if status == 416:
+        if answer.status == 416:
             return b"", start, now
-        if status == 200 and len(body) < ANSWER_BYTES_MAX:  # all of a small file
-            return body[start:end], min(end, len(body)), now
-        first, _, total = headers.get("content-range", "").removeprefix("bytes ").partition("/")
-        if status != 206 or not total.isdecimal() or first.partition("-")[0] != str(start):
+        if answer.status == 200 and len(answer.head) < ANSWER_BYTES_MAX:  # all of a small file
+            return answer.head[start:end], min(end, len(answer.head)), now
+        range, _, total = answer.headers.get("content-range", "").partition("/")
+        block_end = min(end, int(total) if total.isdecimal() else 0)
+        if range != f"bytes {start}-{block_end - 1}" or len(answer.head) != block_end - start:
             raise StorageError(f"{self._named(key)}: the hub does not serve ranges of files")
-        if len(body) != min(end, int(total)) - start:
-            raise StorageUnavailable(f"{self._named(key)}: the hub sent another range")
-        return body, int(total), now
+        return answer.head, int(total), now
 
-    def _asked(self, method: str, path: str, **headers: str) -> _Answer | None:
+    def _asked(self, method: str, path: str, **headers: str) -> EgressResponse | None:
         """The answer; None for a file, folder or revision that is not there. Raises `StorageError`."""
         try:
-            answer = self._hub.ask(method, path, self._own_headers, **headers)
+            answer = self._hub.ask(method, path, self._own_headers, headers)
         except StorageError as error:
             raise type(error)(f"{self._named('')}: {error.message}") from error
-        status, said = answer.last.status, answer.last.headers.get("x-error-code", "")
-        if status < 400 or status == 416:
+        if answer.status < 400 or answer.status == 416:
             return answer
-        if status in (404, 410) and said != "RepoNotFound":
+        if answer.status in (404, 410) and answer.headers.get("x-error-code") != "RepoNotFound":
             return None
-        raise self._refusal(answer.last, said)
-
-    def _refusal(self, answer: EgressResponse, said: str) -> StorageError:
-        name = self._named("")
-        if said == "GatedRepo":
-            return StorageDenied(
-                f"{name} is gated: the account of the service's token must accept its terms, and "
-                "NIGHTSHIFT_HF_TOKEN_TENANTS must name this tenant"
-            )
-        if answer.headers.get("x-error-message") == _INVALID_TOKEN:
-            return CredentialsRefused(f"{name}: the hub does not accept the service's HF_TOKEN")
-        if said == "RepoNotFound" or answer.status == 401:
-            return ObjectNotFound(
-                f"{name}: the hub has no such dataset, or it is private and NIGHTSHIFT_HF_TOKEN_TENANTS does "
-                "not let this tenant read it"
-            )
-        if answer.status == 403:
-            return StorageDenied(f"{name}: the hub refuses to show it")
-        kind = StorageUnavailable if answer.status >= 500 or answer.status in (408, 429) else StorageError
-        return kind(f"{name}: the hub answers with the status {answer.status}")
+        kind, problem = _refusal(answer)
+        raise kind(f"{self._named('')}: {problem}")
 
     def _file(self, key: str) -> str:
         return f"/{self._repository}/resolve/{self._revision}/{quote(checked_path(key))}"
@@ -283,12 +243,23 @@ class Dataset:
         return str(self._uri.with_key(key))
 
 
-def _origin(url: str) -> tuple[str, str, int | None]:
-    parsed = httpx.URL(url)
-    return parsed.scheme, parsed.host, parsed.port
+def _refusal(answer: EgressResponse) -> tuple[type[StorageError], str]:
+    """The hub's refusal as an error, and in words."""
+    status = answer.status
+    if answer.headers.get("x-error-message") == _INVALID_TOKEN:
+        return CredentialsRefused, "the hub does not accept the service's HF_TOKEN"
+    if status in (401, 404):
+        return ObjectNotFound, f"the hub has no such dataset, or it is private and {_NO_RIGHT}"
+    if status == 403:
+        return (
+            StorageDenied,
+            f"the dataset is gated, and {_NO_RIGHT}, or its account has not accepted the terms",
+        )
+    kind = StorageUnavailable if status >= 500 or status in (408, 429) else StorageError
+    return kind, f"the hub answers with the status {status}"
 
 
-def _etag_in(headers: Mapping[str, str]) -> str | None:
+def _etag_in(headers: Headers) -> str | None:
     """The tag of the stored object: that of a link to it is another."""
     etag = headers.get("x-linked-etag") or headers.get("etag") or ""
     return etag.strip().removeprefix("W/").strip('"') or None

@@ -71,11 +71,9 @@ class Locations:
         )
 
     def check(self, uri: ObjectUri, tenant_id: str) -> None:
-        """Follows links, then raises `LocationNotAllowed` unless it is in one of the tenant's places. A hub's
-        datasets are everybody's: what is not public takes the tenant's right to the token.
-        """
+        """Follows links, then raises `LocationNotAllowed` unless it is in one of the tenant's places."""
         if uri.scheme == "hf":
-            return
+            return  # every tenant's: what is not public takes the token
         if uri.scheme == "s3":
             is_allowed = any(
                 place.bucket == uri.bucket and _is_below(uri.fixed_part, place.part_of(tenant_id))
@@ -95,13 +93,8 @@ class Locations:
         return self._hub.dataset(uri, tenant_id) if uri.scheme == "hf" else self.open(uri, tenant_id)
 
     def pinned(self, uri: ObjectUri, tenant_id: str) -> ObjectUri:
-        """A dataset's location at the commit that its revision names now; others as they are.
-
-        Raises `StorageError`.
-        """
-        if uri.scheme != "hf" or uri.commit is not None:
-            return uri
-        return uri.at_commit(self._hub.dataset(uri, tenant_id).commit())
+        """A dataset at the commit that its revision names now, others as they are. Raises `StorageError`."""
+        return self._hub.dataset(uri, tenant_id).pinned() if uri.scheme == "hf" and not uri.commit else uri
 
     def open(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
         """The store that a job may write to. Raises `LocationNotAllowed`, also for a dataset."""

@@ -9,11 +9,10 @@ from nightshift.errors import InvalidRequest
 from nightshift.objectstore.objects import checked_path_prefix, checked_prefix
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_NAME: Final = r"\w[\w.+-]{0,95}"
 _DATASET: Final = re.compile(
-    r"(datasets/\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@(refs/(?:pr|convert)/[\w.-]+|[\w.%+-]{1,255}))?(?:/(.*))?",
-    re.ASCII | re.DOTALL,
+    rf"(datasets/{_NAME}/{_NAME}(?:@{_NAME}(?:%2F{_NAME})*)?)(?:/(.*))?", re.ASCII | re.DOTALL
 )
-_REVISION: Final = re.compile(r"\w[\w.+-]*(?:/\w[\w.+-]*)*", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _WILDCARDS: Final = re.compile(r"[*?]")
 
@@ -34,11 +33,14 @@ class ObjectUri:
         scheme, separator, rest = text.partition("://")
         bucket, slash, key = rest.partition("/")
         if separator and scheme == "hf":
-            return cls(scheme, *_dataset_and_path(text, rest))
+            match = _DATASET.fullmatch(rest)
+            if match is None:
+                form = "hf://datasets/org/name@revision/path, with a slash in the revision as %2F"
+                raise InvalidRequest(f"{text!r} does not name a dataset: use {form}")
+            return cls(scheme, match[1], checked_path_prefix(match[2] or ""))
         if not separator or scheme not in ("s3", "file"):
-            raise InvalidRequest(
-                f"{text!r} is not a location: use s3://bucket/key, file:///path or hf://datasets/org/name/path"
-            )
+            forms = "s3://bucket/key, file:///path or hf://datasets/org/name/path"
+            raise InvalidRequest(f"{text!r} is not a location: use {forms}")
         if scheme == "s3" and not _BUCKET.fullmatch(bucket):
             raise InvalidRequest(f"{text!r} does not name a bucket: use s3://bucket/key")
         if scheme == "file" and (bucket not in ("", "localhost") or not slash):
@@ -75,30 +77,15 @@ class ObjectUri:
 
     @property
     def commit(self) -> str | None:
-        """The commit of a dataset, if its revision is one."""
+        """The commit of a dataset, if its revision is one: it can never mean other bytes."""
         revision = self.bucket.partition("@")[2]
-        return revision if self.scheme == "hf" and is_commit(revision) else None
+        return revision if self.scheme == "hf" and _COMMIT.fullmatch(revision) else None
 
     def at_commit(self, commit: str) -> "ObjectUri":
+        """Raises `ValueError` for what is no commit."""
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError(f"{commit!r} is no commit")
         return replace(self, bucket=f"{self.bucket.partition('@')[0]}@{commit}")
 
     def with_key(self, key: str) -> "ObjectUri":
         return replace(self, key=key)
-
-
-def is_commit(revision: str) -> bool:
-    """Whether a revision of a dataset can never mean other bytes."""
-    return _COMMIT.fullmatch(revision) is not None
-
-
-def _dataset_and_path(text: str, rest: str) -> tuple[str, str]:
-    """Raises `InvalidRequest`."""
-    match = _DATASET.fullmatch(rest)
-    revision = unquote(match[2] or "") if match else ""
-    if match is None or (match[2] and not _REVISION.fullmatch(revision)):
-        raise InvalidRequest(
-            f"{text!r} does not name a dataset: use hf://datasets/org/name/path or "
-            "hf://datasets/org/name@revision/path, with a slash in a revision as %2F"
-        )
-    at = f"@{quote(revision, safe='')}" if revision else ""
-    return f"{match[1]}{at}", checked_path_prefix(match[3] or "")

@@ -74,6 +74,11 @@ class EgressResponse:
     headers: Mapping[str, str]
     head: bytes
 
+    @property
+    def redirect(self) -> str | None:
+        """The place, perhaps a relative one, that one is sent on to."""
+        return self.headers.get("location") if self.status in _REDIRECTS else None
+
 
 def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[range] = STANDARD_PORTS) -> None:
     """Reject a URL that can never be allowed, without a look-up. Raises BlockedUrl.
@@ -109,35 +114,17 @@ class Egress:
         """Sends one request. Raises BlockedUrl and NoAnswer."""
         return self.request("POST", url, headers, body)
 
-    def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> EgressResponse:
-        """Sends one request; a redirect is its answer. Raises BlockedUrl and NoAnswer."""
-        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
-        return self._sent(method, _parsed(url, self._config.ports), headers, body, deadline)
-
-    def get(self, url: str, *, redirects_max: int = 0) -> EgressResponse:
-        """Fetch what lies at an https URL, each redirect checked as the URL itself is.
-
-        `deadline_s` is for all of them together. Raises BlockedUrl and NoAnswer, also for one redirect too
-        many and for one that leads away from https.
-        """
-        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
-        for _ in range(redirects_max + 1):
-            answer = self._get(url, deadline)
-            location = answer.headers.get("location")
-            if answer.status not in _REDIRECTS or location is None:
-                return answer
-            url = joined(url, location)
-        raise NoAnswer(f"it was redirected more than {redirects_max} times")
-
-    def _get(self, url: str, deadline: Deadline) -> EgressResponse:
-        target = _parsed(url, self._config.ports)
-        if target.scheme != b"https":
-            raise BlockedUrl("The URL, or what it redirects to, is not https.")
-        return self._sent("GET", target, {}, b"", deadline)
-
-    def _sent(
-        self, method: str, target: httpcore.URL, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        deadline: Deadline | None = None,
     ) -> EgressResponse:
+        """Sends one request; a redirect is its answer. Raises BlockedUrl and NoAnswer."""
+        target, deadline = _parsed(url, self._config.ports), deadline or self._deadline()
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
         sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
         sent |= {name.lower(): value for name, value in headers.items()}
@@ -148,6 +135,25 @@ class Egress:
                     return EgressResponse(response.status, _readable(response.headers), self._head(response))
         except _UNANSWERED as error:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+    def get(self, url: str, *, redirects_max: int = 0) -> EgressResponse:
+        """Fetch what lies at an https URL, each redirect checked as the URL itself is.
+
+        `deadline_s` is for all of them together. Raises BlockedUrl and NoAnswer, also for one redirect too
+        many and for one that leads away from https.
+        """
+        deadline = self._deadline()
+        for _ in range(redirects_max + 1):
+            if not url.startswith("https:"):
+                raise BlockedUrl("The URL, or what it redirects to, is not https.")
+            answer = self.request("GET", url, {}, deadline=deadline)
+            if (location := answer.redirect) is None:
+                return answer
+            url = joined(url, location)
+        raise NoAnswer(f"it was redirected more than {redirects_max} times")
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock() + self._config.deadline_s, self._clock)
 
     def _head(self, response: httpcore.Response) -> bytes:
         head = bytearray()

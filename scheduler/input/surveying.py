@@ -90,10 +90,8 @@ class Surveyor:
         assert job.spec.input is not None, "a bulk job has an input"
         if job.spec.further_inputs or is_file_id(job.spec.input):
             return job
-        location = ObjectUri.parse(job.spec.input)
-        if job.plan_cursor.commit is not None:
-            location = location.at_commit(job.plan_cursor.commit)
-        location = self.locations.pinned(location, job.tenant_id)
+        location, commit = ObjectUri.parse(job.spec.input), job.plan_cursor.commit
+        location = location.at_commit(commit) if commit else self.locations.pinned(location, job.tenant_id)
         cursor = replace(job.plan_cursor, commit=location.commit)
         return replace(job, spec=replace(job.spec, input=str(location)), plan_cursor=cursor)
 
