@@ -8,7 +8,7 @@ reading takes: its own client follows any redirect, and takes the operator's tok
 import json
 import os
 import ssl
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -73,8 +73,10 @@ class Hub:
     def __init__(self, endpoint: str, token: str = "", token_tenants: Collection[str] = ()) -> None:
         """`token`: sent for the tenants `token_tenants` alone, and to the hub itself alone.
 
-        Raises `ConfigurationError` for an endpoint that is no http or https URL.
+        Raises `ConfigurationError` for an endpoint that is no http or https URL, and for no token.
         """
+        if not (token.isascii() and token.isprintable()):  # a library's error would quote it
+            raise ConfigurationError("HF_TOKEN has characters that no token has", param="HF_TOKEN")
         try:
             check_url(endpoint, _ANY_NETWORK, _ANY_PORT)
         except InvalidRequest as error:
@@ -87,7 +89,7 @@ class Hub:
     def of_environment(cls, token_tenants: Collection[str]) -> "Hub":
         """The hub of `HF_ENDPOINT` and `HF_TOKEN`. Raises `ConfigurationError`."""
         endpoint = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
-        return cls(endpoint, os.environ.get("HF_TOKEN", ""), token_tenants)
+        return cls(endpoint, os.environ.get("HF_TOKEN", "").strip(), token_tenants)
 
     def dataset(self, uri: ObjectUri, tenant_id: str) -> "Dataset":
         has_token = self._token and tenant_id in self._token_tenants
@@ -172,10 +174,9 @@ class Dataset:
         *,
         if_match: str | None = None,
     ) -> Iterator[bytes]:
-        etag = if_match
         while end is None or start < end:
             block_end = start + BLOCK_BYTES if end is None else min(end, start + BLOCK_BYTES)
-            block, total_bytes, etag = self._block(key, start, block_end, etag)
+            block, total_bytes, if_match = self._block(key, start, block_end, if_match)
             yield from pieces_of(block, chunk_bytes)
             start += len(block)
             if start >= total_bytes:
@@ -183,19 +184,18 @@ class Dataset:
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         folder = checked_path_prefix(prefix).rpartition("/")[0]
-        after = b"" if start_after is None else start_after.encode()
-        infos = (info for page in self._pages(folder) for info in page if info.key.startswith(prefix))
-        by_key = {info.key.encode(): info for info in infos}
-        yield from (by_key[key] for key in sorted(by_key) if key > after)
+        by_key = {key: info for page in self._pages(folder) for key, info in page.items()}
+        begin, after = prefix.encode(), (start_after or "").encode()
+        yield from (by_key[key] for key in sorted(by_key) if key > after and key.startswith(begin))
 
-    def _pages(self, folder: str) -> Iterator[Sequence[ObjectInfo]]:
-        """The files below a folder; none if there is no such folder."""
+    def _pages(self, folder: str) -> Iterator[Mapping[bytes, ObjectInfo]]:
+        """The files below a folder, by their keys; none if there is no such folder."""
         path = f"/api/{self._repository}/tree/{self._revision}/{quote(folder, safe='')}".rstrip("/")
         query = "recursive=true"
         for _ in range(PAGES_MAX):
             if (answer := self._asked("GET", f"{path}?{query}")) is None:
                 return
-            yield _parsed(answer, lambda entries: [*filter(None, map(_info_of, entries))])
+            yield _parsed(answer, lambda entries: dict(filter(None, map(_info_of, entries))))
             if not (query := _next_query(answer)):
                 return
         raise InvalidRequest(
@@ -216,9 +216,9 @@ class Dataset:
             return b"", start, now
         if answer.status == 200 and len(answer.head) < ANSWER_BYTES_MAX:  # all of a small file
             return answer.head[start:end], min(end, len(answer.head)), now
-        range, _, total = answer.headers.get("content-range", "").partition("/")
+        sent, _, total = answer.headers.get("content-range", "").partition("/")
         block_end = min(end, int(total) if total.isdecimal() else 0)
-        if range != f"bytes {start}-{block_end - 1}" or len(answer.head) != block_end - start:
+        if sent != f"bytes {start}-{block_end - 1}" or len(answer.head) != block_end - start:
             raise StorageError(f"{self._named(key)}: the hub does not serve ranges of files")
         return answer.head, int(total), now
 
@@ -265,12 +265,12 @@ def _etag_in(headers: Headers) -> str | None:
     return etag.strip().removeprefix("W/").strip('"') or None
 
 
-def _info_of(entry: Any) -> ObjectInfo | None:
-    """An entry of a listing; None for a folder."""
+def _info_of(entry: Any) -> tuple[bytes, ObjectInfo] | None:
+    """An entry of a listing, by its key; None for a folder."""
     if entry["type"] != "file":
         return None
-    etag = (entry.get("lfs") or entry)["oid"]
-    return ObjectInfo(key=entry["path"], size_bytes=entry["size"], etag=etag, modified_at=_UNDATED)
+    key, size_bytes, etag = entry["path"], int(entry["size"]), str((entry.get("lfs") or entry)["oid"])
+    return key.encode(), ObjectInfo(key=key, size_bytes=size_bytes, etag=etag, modified_at=_UNDATED)
 
 
 def _parsed(answer: EgressResponse, parse: Callable[[Any], Parsed]) -> Parsed:

@@ -69,7 +69,6 @@ class Surveyor:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
-        job = self._at_commit(job)
         if job.spec.options.input_format == DELTA:
             job = self._over_files(job, may_continue)
         cutter = Cutter(self.config.limits, job.plan_cursor)
@@ -85,8 +84,8 @@ class Surveyor:
                 raise Refused(NO_ROWS)
             yield _page(cut, model)
 
-    def _at_commit(self, job: Job) -> Job:
-        """The job over its dataset as it was at its first page; over anything else as it is."""
+    def at_commit(self, job: Job) -> Job:
+        """The job over its dataset as it was at its first page; others as they are. Raises StorageError."""
         assert job.spec.input is not None, "a bulk job has an input"
         if job.spec.further_inputs or is_file_id(job.spec.input):
             return job

@@ -270,6 +270,15 @@ def test_the_token_and_the_endpoint_are_those_of_the_environment(
     uri = ObjectUri.parse("hf://datasets/org/docs/b.jsonl")
     assert Hub.of_environment(("acme",)).dataset(uri, "acme").read("b.jsonl") == FILES["b.jsonl"]
     assert fake.requests[-1][2]["authorization"] == f"Bearer {TOKEN}"
+    monkeypatch.setenv("HF_TOKEN", f" {TOKEN}\n")
+    Hub.of_environment(("acme",)).dataset(uri, "acme").head("b.jsonl")
+    assert fake.requests[-1][2]["authorization"] == f"Bearer {TOKEN}"
+    for odd in (f"{TOKEN}\nx", f"{TOKEN}ü"):
+        monkeypatch.setenv("HF_TOKEN", odd)
+        with pytest.raises(ConfigurationError, match="HF_TOKEN") as refused:
+            Hub.of_environment(())
+        assert TOKEN not in refused.value.message
+    monkeypatch.delenv("HF_TOKEN")
     for wrong in ("huggingface.co", "ftp://hub", "https://user:password@hub"):
         monkeypatch.setenv("HF_ENDPOINT", wrong)
         with pytest.raises(ConfigurationError, match="HF_ENDPOINT"):
@@ -286,6 +295,7 @@ def test_the_token_and_the_endpoint_are_those_of_the_environment(
         ((200, b"<html>", {}), StorageUnavailable),
         ((200, b'{"a": 1}', {}), StorageUnavailable),
         ((200, b'[{"path": "a"}]', {}), StorageUnavailable),
+        ((200, b'[{"type": "file", "path": "\\ud800", "size": 1, "oid": "a"}]', {}), StorageUnavailable),
     ],
 )
 def test_a_hub_that_fails_or_talks_of_something_else_is_told_of(

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import Job, JobState
+from nightshift.jobs import Face, Job, JobState
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.problems import shown_problem
 from nightshift.objectstore.hub import Hub
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
-from tests.helpers.fakes import MODEL, FakeClock
+from tests.helpers.fakes import MODEL, FakeClock, a_spec, submit
 from tests.helpers.hub import FakeDataset, FakeHub, fake_hub
 from tests.integration.scheduler.assembly.conftest import assembled, planned
 from tests.integration.scheduler.assembly.test_retries import retry_of
 from tests.integration.scheduler.planning.test_pages import ONE_PAGE_A_TURN, assemble, plan, texts, turn
 from tests.integration.scheduler.planning.test_submission import request, submitter
 from tests.integration.scheduler.planning.test_told_formats import CONTENTS, seen
-from tests.integration.scheduler.scheduling import TEMPLATE, Place, jsonl
+from tests.integration.scheduler.scheduling import TEMPLATE, Place, a_line, jsonl
 
 
 @pytest.fixture
@@ -86,6 +86,20 @@ def test_every_page_reads_the_commit_of_the_first_one(place: Place, docs: FakeDa
     assemble(place)
 
     assert sorted(texts(place, place.job(job))) == [f"text {number}" for number in range(8)]
+
+
+def test_a_batch_reads_its_file_at_the_commit_of_the_first_page(place: Place, docs: FakeDataset) -> None:
+    commit = docs.push({"a.jsonl": jsonl(a_line(f"r{number}", f"text {number}") for number in range(20))})
+    spec = a_spec(input="hf://datasets/org/docs/a.jsonl", output=None)
+    job = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
+    duty = place.planning(**ONE_PAGE_A_TURN)
+
+    assert turn(place, duty).yielded == 1
+    docs.push({"a.jsonl": jsonl([a_line("other")])})
+    assert plan(place, duty) > 1
+    assert {shard.uri for shard in place.shards(job)} == {f"hf://datasets/org/docs@{commit}/a.jsonl"}
+    place.work_off()
+    assert assembled(place, place.job(job)).counts.succeeded == 20
 
 
 def test_files_of_several_datasets_are_one_list(place: Place, fake: FakeHub, docs: FakeDataset) -> None:
