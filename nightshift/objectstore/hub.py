@@ -61,7 +61,6 @@ _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _ANY_PORT: Final = (range(1, 65536),)
 _UNDATED: Final = datetime.fromtimestamp(0, UTC)  # a listing with dates costs the hub a look at every file
 _NO_RIGHT: Final = "NIGHTSHIFT_HF_TOKEN_TENANTS does not give this tenant the service's token"
-_INVALID_TOKEN: Final = "Invalid credentials in Authorization header"  # says the hub in X-Error-Message
 
 Headers = Mapping[str, str]  # names in lower case
 Parsed = TypeVar("Parsed")
@@ -73,7 +72,7 @@ class Hub:
     def __init__(self, endpoint: str, token: str = "", token_tenants: Collection[str] = ()) -> None:
         """`token`: sent for the tenants `token_tenants` alone, and to the hub itself alone.
 
-        Raises `ConfigurationError` for an endpoint that is no http or https URL, and for no token.
+        Raises `ConfigurationError` for an endpoint that is no http or https URL, and for a text that is no token.
         """
         if not (token.isascii() and token.isprintable()):  # a library's error would quote it
             raise ConfigurationError("HF_TOKEN has characters that no token has", param="HF_TOKEN")
@@ -246,7 +245,7 @@ class Dataset:
 def _refusal(answer: EgressResponse) -> tuple[type[StorageError], str]:
     """The hub's refusal as an error, and in words."""
     status = answer.status
-    if answer.headers.get("x-error-message") == _INVALID_TOKEN:
+    if answer.headers.get("x-error-message") == "Invalid credentials in Authorization header":
         return CredentialsRefused, "the hub does not accept the service's HF_TOKEN"
     if status in (401, 404):
         return ObjectNotFound, f"the hub has no such dataset, or it is private and {_NO_RIGHT}"

@@ -42,8 +42,8 @@ class Locations:
         hub: Hub | None = None,
     ) -> None:
         """`own`: directories, files and `s3://` URLs of the service itself, which no job may name, except
-        the directories `own_but_allowed`. `umask`: of files that are made; None: the process's. `hub`: with
-        the datasets that every tenant may name; None: huggingface.co, without a token.
+        the directories `own_but_allowed`. `umask`: of files that are made; None: the process's. `hub`: None:
+        huggingface.co, without a token.
 
         Raises `ConfigurationError` for places that two tenants would share, and for those in `own`.
         """
