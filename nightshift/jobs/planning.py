@@ -34,6 +34,7 @@ class PlanCursor:
     sampled_bytes: int = 0
     blank_bytes: int = 0  # read without finding a row
     table_version: int | None = None  # of the table that is read, as decided at the first page
+    commit: str | None = None  # of the dataset that is read, likewise
 
     @classmethod
     def from_json(cls, page: int, data: dict[str, Any] | None) -> "PlanCursor":
@@ -46,8 +47,9 @@ class PlanCursor:
         """Stored form, without the page, which the store compares."""
         data = asdict(self)
         del data["page"]
-        if self.table_version is None:  # as an earlier release reads it
-            del data["table_version"]
+        for name in ("table_version", "commit"):
+            if data[name] is None:  # as an earlier release reads it
+                del data[name]
         return data
 
 

@@ -220,8 +220,8 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
         with _about("output"):
             output = ObjectUri.parse(spec.output)
             locations.check(output, new.tenant_id)
-            if output.is_pattern:
-                raise InvalidRequest("a pattern is no place to write to.")
+            if output.is_pattern or output.scheme == "hf":
+                raise InvalidRequest("a pattern or a dataset of a hub is no place to write to.")
             checked_path(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}")
     if spec.options.input_format == DELTA:
         _check_table(spec, param)
@@ -271,7 +271,7 @@ def _checked_input(text: str, tenant_id: str, locations: Locations) -> ObjectUri
     source = ObjectUri.parse(text)
     locations.check(source, tenant_id)
     if not _reads_many(source):
-        (checked_path if source.scheme == "file" else checked_key)(source.key)
+        (checked_key if source.scheme == "s3" else checked_path)(source.key)
     return source
 
 

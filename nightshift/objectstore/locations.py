@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
+from nightshift.objectstore.hub import DEFAULT_ENDPOINT, Hub
 from nightshift.objectstore.listings import ListedObject, objects_listed
-from nightshift.objectstore.objects import ObjectInfo, ObjectStore
+from nightshift.objectstore.objects import ObjectInfo, ObjectReader, ObjectStore
 from nightshift.objectstore.tenant_places import bucket_places, check_apart_from_own, file_places, lies_in_own
 from nightshift.objectstore.uris import ObjectUri
 from nightshift.process.settings import DataSettings, LocationSettings
@@ -38,9 +39,11 @@ class Locations:
         own: Sequence[Path | str] = (),
         own_but_allowed: Sequence[Path] = (),
         umask: int | None = None,
+        hub: Hub | None = None,
     ) -> None:
         """`own`: directories, files and `s3://` URLs of the service itself, which no job may name, except
-        the directories `own_but_allowed`. `umask`: of files that are made; None: the process's.
+        the directories `own_but_allowed`. `umask`: of files that are made; None: the process's. `hub`: None:
+        huggingface.co, without a token.
 
         Raises `ConfigurationError` for places that two tenants would share, and for those in `own`.
         """
@@ -51,6 +54,7 @@ class Locations:
         self._lies_in_own = partial(lies_in_own, own=own, own_but_allowed=own_but_allowed)
         self._stores: dict[tuple[str, str], ObjectStore] = {}  # by bucket, or for files by tenant
         self._umask = umask
+        self._hub = hub or Hub(DEFAULT_ENDPOINT)
         self._client: S3Client | None = None  # for all buckets
         self._lock = threading.Lock()
 
@@ -63,10 +67,13 @@ class Locations:
             own=data.own_places,
             own_but_allowed=(data.files_dir,),
             umask=places.output_umask,
+            hub=Hub.of_environment(places.hf_token_tenants),
         )
 
     def check(self, uri: ObjectUri, tenant_id: str) -> None:
         """Follows links, then raises `LocationNotAllowed` unless it is in one of the tenant's places."""
+        if uri.scheme == "hf":
+            return  # every tenant's: what is not public takes the token
         if uri.scheme == "s3":
             is_allowed = any(
                 place.bucket == uri.bucket and _is_below(uri.fixed_part, place.part_of(tenant_id))
@@ -81,9 +88,19 @@ class Locations:
                 f"jobs of the tenant {tenant_id!r} may not name {uri}: {setting} has the places of each"
             )
 
+    def reader(self, uri: ObjectUri, tenant_id: str) -> ObjectReader:
+        """The objects that a job may read. Raises `LocationNotAllowed`."""
+        return self._hub.dataset(uri, tenant_id) if uri.scheme == "hf" else self.open(uri, tenant_id)
+
+    def pinned(self, uri: ObjectUri, tenant_id: str) -> ObjectUri:
+        """A dataset at the commit that its revision names now, others as they are. Raises `StorageError`."""
+        return self._hub.dataset(uri, tenant_id).pinned() if uri.scheme == "hf" and not uri.commit else uri
+
     def open(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
-        """Raises `LocationNotAllowed`."""
+        """The store that a job may write to. Raises `LocationNotAllowed`, also for a dataset."""
         self.check(uri, tenant_id)
+        if uri.scheme == "hf":
+            raise LocationNotAllowed(f"{uri} is a dataset of a hub, which jobs read and do not write")
         place = (uri.bucket, tenant_id if uri.scheme == "file" else "")
         with self._lock:
             if place not in self._stores:
@@ -108,7 +125,7 @@ class Locations:
         `ObjectNotFound` for no objects, `InvalidRequest` for too many, for one that cannot be read, and for a
         store that lists in another order.
         """
-        objects = objects_listed(self.open(uri, tenant_id), uri, after, before_each)
+        objects = objects_listed(self.reader(uri, tenant_id), uri, after, before_each)
         for candidate in objects:
             listed, matched = listed + 1, matched + candidate.is_match
             if matched > OBJECTS_MAX or listed > LISTED_MAX:
@@ -136,7 +153,7 @@ class Locations:
                 raise _ListedEnough
 
         try:
-            for candidate in objects_listed(self.open(uri, tenant_id), uri, None, count):
+            for candidate in objects_listed(self.reader(uri, tenant_id), uri, None, count):
                 if candidate.is_match and len(matches) == objects_max:
                     raise _ListedEnough
                 if candidate.is_match:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from nightshift.jobs.files import file_key
-from nightshift.objectstore import Locations, ObjectStore, ObjectUri
+from nightshift.objectstore import Locations, ObjectReader, ObjectStore, ObjectUri
 
 
 @dataclass(frozen=True)
 class Source:
     """An object with rows, and its store."""
 
-    store: ObjectStore
+    store: ObjectReader
     key: str
 
 
@@ -27,7 +27,7 @@ class Sources:
         if is_file_id(uri):
             return Source(self._objects, file_key(tenant_id, uri))
         location = ObjectUri.parse(uri)
-        return Source(self._locations.open(location, tenant_id), location.key)
+        return Source(self._locations.reader(location, tenant_id), location.key)
 
 
 def is_file_id(uri: str) -> bool:

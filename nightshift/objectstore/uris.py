@@ -9,16 +9,21 @@ from nightshift.errors import InvalidRequest
 from nightshift.objectstore.objects import checked_path_prefix, checked_prefix
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_NAME: Final = r"\w[\w.+-]{0,95}"
+_DATASET: Final = re.compile(
+    rf"(datasets/{_NAME}/{_NAME}(?:@{_NAME}(?:%2F{_NAME})*)?)(?:/(.*))?", re.ASCII | re.DOTALL
+)
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _WILDCARDS: Final = re.compile(r"[*?]")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectUri:
     """An object, a pattern or a prefix. With `file:`, the bucket is empty and the key is the path without
-    its `/`.
+    its `/`. With `hf:`, the bucket is `datasets/org/name`, or with a revision `datasets/org/name@revision`.
     """
 
-    scheme: str  # s3 or file
+    scheme: str  # s3, file or hf
     bucket: str
     key: str
 
@@ -27,8 +32,15 @@ class ObjectUri:
         """Raises `InvalidRequest` for any other text."""
         scheme, separator, rest = text.partition("://")
         bucket, slash, key = rest.partition("/")
+        if separator and scheme == "hf":
+            match = _DATASET.fullmatch(rest)
+            if match is None:
+                form = "hf://datasets/org/name@revision/path, with a slash in the revision as %2F"
+                raise InvalidRequest(f"{text!r} does not name a dataset: use {form}")
+            return cls(scheme, match[1], checked_path_prefix(match[2] or ""))
         if not separator or scheme not in ("s3", "file"):
-            raise InvalidRequest(f"{text!r} is not a location: use s3://bucket/key or file:///path")
+            forms = "s3://bucket/key, file:///path or hf://datasets/org/name/path"
+            raise InvalidRequest(f"{text!r} is not a location: use {forms}")
         if scheme == "s3" and not _BUCKET.fullmatch(bucket):
             raise InvalidRequest(f"{text!r} does not name a bucket: use s3://bucket/key")
         if scheme == "file" and (bucket not in ("", "localhost") or not slash):
@@ -62,6 +74,18 @@ class ObjectUri:
     def folder(self) -> str:
         """The path of the containing directory, with its slash, or empty."""
         return self.fixed_part[: self.fixed_part.rfind("/") + 1]
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of a dataset, if its revision is one: it can never mean other bytes."""
+        revision = self.bucket.partition("@")[2]
+        return revision if self.scheme == "hf" and _COMMIT.fullmatch(revision) else None
+
+    def at_commit(self, commit: str) -> "ObjectUri":
+        """Raises `ValueError` for what is no commit."""
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError(f"{commit!r} is no commit")
+        return replace(self, bucket=f"{self.bucket.partition('@')[0]}@{commit}")
 
     def with_key(self, key: str) -> "ObjectUri":
         return replace(self, key=key)

@@ -74,6 +74,11 @@ class EgressResponse:
     headers: Mapping[str, str]
     head: bytes
 
+    @property
+    def redirect(self) -> str | None:
+        """The place, perhaps a relative one, that one is sent on to."""
+        return self.headers.get("location") if self.status in _REDIRECTS else None
+
 
 def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[range] = STANDARD_PORTS) -> None:
     """Reject a URL that can never be allowed, without a look-up. Raises BlockedUrl.
@@ -107,15 +112,26 @@ class Egress:
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
         """Sends one request. Raises BlockedUrl and NoAnswer."""
-        target = _parsed(url, self._config.ports)
-        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
+        return self.request("POST", url, headers, body)
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        deadline: Deadline | None = None,
+    ) -> EgressResponse:
+        """Sends one request; a redirect is its answer. Raises BlockedUrl and NoAnswer."""
+        target, deadline = _parsed(url, self._config.ports), deadline or self._deadline()
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
         sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
         sent |= {name.lower(): value for name, value in headers.items()}
         try:
             # One pool per request: no connection outlives its address check.
             with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
-                with pool.stream("POST", target, headers=list(sent.items()), content=body) as response:
+                with pool.stream(method, target, headers=list(sent.items()), content=body) as response:
                     return EgressResponse(response.status, _readable(response.headers), self._head(response))
         except _UNANSWERED as error:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
@@ -126,27 +142,18 @@ class Egress:
         `deadline_s` is for all of them together. Raises BlockedUrl and NoAnswer, also for one redirect too
         many and for one that leads away from https.
         """
-        deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
+        deadline = self._deadline()
         for _ in range(redirects_max + 1):
-            answer = self._get(url, deadline)
-            location = answer.headers.get("location")
-            if answer.status not in _REDIRECTS or location is None:
+            if not url.startswith("https:"):
+                raise BlockedUrl("The URL, or what it redirects to, is not https.")
+            answer = self.request("GET", url, {}, deadline=deadline)
+            if (location := answer.redirect) is None:
                 return answer
-            url = _joined(url, location)
+            url = joined(url, location)
         raise NoAnswer(f"it was redirected more than {redirects_max} times")
 
-    def _get(self, url: str, deadline: Deadline) -> EgressResponse:
-        target = _parsed(url, self._config.ports)
-        if target.scheme != b"https":
-            raise BlockedUrl("The URL, or what it redirects to, is not https.")
-        backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)
-        sent = {"accept-encoding": "identity", "user-agent": "nightshift", "connection": "close"}
-        try:
-            with httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool:
-                with pool.stream("GET", target, headers=list(sent.items())) as response:
-                    return EgressResponse(response.status, _readable(response.headers), self._head(response))
-        except _UNANSWERED as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+    def _deadline(self) -> Deadline:
+        return Deadline(self._clock() + self._config.deadline_s, self._clock)
 
     def _head(self, response: httpcore.Response) -> bytes:
         head = bytearray()
@@ -240,8 +247,8 @@ def _parsed(url: str, ports: Sequence[range]) -> httpcore.URL:
     )
 
 
-def _joined(url: str, location: str) -> str:
-    """Raises BlockedUrl."""
+def joined(url: str, location: str) -> str:
+    """The URL to which one is redirected. Raises BlockedUrl."""
     try:
         return str(httpx.URL(url).join(location))
     except (httpx.InvalidURL, UnicodeError) as error:

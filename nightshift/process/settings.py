@@ -251,11 +251,14 @@ class LocationSettings(_Settings):
     file_roots: Words = ()
     """Directories that jobs may name, in the same form: `/srv/in`, `acme=/srv/acme`, `/srv/{tenant}`. A start
     is refused where two tenants would share a place, and where a place lies in the service's own data."""
+    hf_token_tenants: Words = ()
+    """Tenants whose jobs read `hf://` datasets with the service's own `HF_TOKEN`, and so all that it may:
+    `default,acme`. None by default: public datasets only."""
     output_umask: Umask | None = None
     """Octal umask of outputs in `FILE_ROOTS`, such as `022`; 0: every user may change them. The umask of the
     start by default."""
 
-    _split = field_validator("s3_buckets", "file_roots", mode="before")(_split)
+    _split = field_validator("s3_buckets", "file_roots", "hf_token_tenants", mode="before")(_split)
 
 
 class ImageSettings(_Settings):

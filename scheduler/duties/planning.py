@@ -254,7 +254,6 @@ class Planning:
         return None
 
     def _pages(self, job: Job) -> Iterator[ShardPage]:
-        assert job.spec.input is not None, "a bulk job has an input"
         with self._store.snapshot() as tx:
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
 
@@ -264,9 +263,11 @@ class Planning:
 
         if job.retry_of is not None:
             self._retries.write(job, may_continue)
+        job = self._surveyor.at_commit(job)
         if job.face is Face.NATIVE:
             yield from self._surveyor.pages(job, catalogue, may_continue)
             return
+        assert job.spec.input is not None, "a bulk job has an input"
         source = self._sources.open(job.spec.input, job.tenant_id)
         line_bytes_max = self._config.survey.line_bytes_max
         limits, page_shards = self._config.file, self._config.survey.limits.page_shards

@@ -26,7 +26,7 @@ from nightshift.jobs import InputError, Job, NewShard
 from nightshift.jobs.options import DELTA
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
-from nightshift.objectstore import Locations
+from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
@@ -83,6 +83,16 @@ class Surveyor:
             if cut.is_last and not cut.next.shards:
                 raise Refused(NO_ROWS)
             yield _page(cut, model)
+
+    def at_commit(self, job: Job) -> Job:
+        """The job over its dataset as it was at its first page; others as they are. Raises StorageError."""
+        assert job.spec.input is not None, "a bulk job has an input"
+        if job.spec.further_inputs or is_file_id(job.spec.input):
+            return job
+        location, commit = ObjectUri.parse(job.spec.input), job.plan_cursor.commit
+        location = location.at_commit(commit) if commit else self.locations.pinned(location, job.tenant_id)
+        cursor = replace(job.plan_cursor, commit=location.commit)
+        return replace(job, spec=replace(job.spec, input=str(location)), plan_cursor=cursor)
 
     def _over_files(self, job: Job, may_continue: MayContinue) -> Job:
         """The job over the files of its table, at the version of its first page. Raises as `pages`."""

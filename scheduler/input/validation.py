@@ -179,4 +179,5 @@ def _cursor(file: PlannedFile, before: PlanCursor, following: NewShard) -> PlanC
         shards=following.shard_no,
         sampled_rows=following.first_row,
         sampled_bytes=following.start,
+        commit=before.commit,
     )

@@ -55,6 +55,10 @@ def receiver(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Rece
             except OSError:
                 self.close_connection = True  # the client has hung up, as it should
 
+        def do_GET(self) -> None:
+            self.headers["content-length"] = "0"
+            self.do_POST()
+
         def log_message(self, *args: object) -> None:
             """The test says what matters."""
 

@@ -26,7 +26,7 @@ REDIRECTS_MAX: Final = 3
 CONNECT_S: Final = 5.0  # per address
 
 _DATA_URI: Final = re.compile(r"data:([^,;]{0,100})((?:;[^,;]{0,100}){0,4}),")
-_OBJECTS: Final = ("s3://", "file://")
+_OBJECTS: Final = ("s3://", "file://", "hf://")
 
 
 def egress_of(settings: ImageSettings) -> Egress:
@@ -62,7 +62,7 @@ class ReferencedFiles:
             return self._stored(reference, tenant_id, size_bytes_max, etag)
         raise _refused(
             reference,
-            "is no reference to an image: use a data URI, a file id, or a URI with s3, file or https",
+            "is no reference to an image: use a data URI, a file id, or a URI with s3, file, hf or https",
         )
 
     def _stored(self, reference: str, tenant_id: str, size_bytes_max: int, etag: str | None) -> bytes:

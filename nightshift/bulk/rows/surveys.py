@@ -52,8 +52,8 @@ def objects_at(
     """The objects at a location, from the cursor on. `format`: of them all; None: each one's own, by its
     name. Raises InvalidRequest, StorageError, and what `before_each` raises.
     """
-    location = ObjectUri.parse(uri)
-    reader = locations.open(location, tenant_id)
+    location = locations.pinned(ObjectUri.parse(uri), tenant_id)
+    reader = locations.reader(location, tenant_id)
     for listed in locations.listed(
         location,
         tenant_id,
@@ -90,8 +90,8 @@ def with_files(
     Raises InvalidRequest, StorageError, and what `watch` raises before each piece that is read.
     """
     assert spec.input is not None, "a table is an input"
-    location = ObjectUri.parse(spec.input)
-    reader = WatchedReader(locations.open(location, tenant_id), watch)
+    location = locations.pinned(ObjectUri.parse(spec.input), tenant_id)
+    reader = WatchedReader(locations.reader(location, tenant_id), watch)
     table = delta_table(reader, location, version)
     if not table.uris:
         raise InvalidRequest("The input has no rows.", param="input", code="empty_input")
@@ -144,8 +144,8 @@ def _first_objects_at(
     listed_max: int,
 ) -> tuple[list[FoundObject], bool]:
     """The first objects at a location, and whether these are all. Raises InvalidRequest, StorageError."""
-    location = ObjectUri.parse(uri)
-    reader = locations.open(location, tenant_id)
+    location = locations.pinned(ObjectUri.parse(uri), tenant_id)
+    reader = locations.reader(location, tenant_id)
     first, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
     return [_found(reader, info, location, format) for info in first], is_whole
 

@@ -49,8 +49,8 @@ Input = Annotated[
     str,
     typer.Argument(
         metavar="INPUT",
-        help="The rows: local paths, file:///…, s3://…, file-…, or - for standard input. A glob or a "
-        "directory: all it holds.",
+        help="The rows: local paths, file:///…, s3://…, hf://datasets/…, file-…, or - for standard input. A "
+        "glob or a directory: all it holds.",
     ),
 ]
 Output = Annotated[

@@ -1,6 +1,6 @@
 """Images in requests: {"image": reference}, as in Jina's and Cohere's APIs.
 
-A reference is a data URI, the id of an uploaded file, or a URI with s3, file or https. A worker reads it.
+A reference is a data URI, the id of an uploaded file, or a URI with s3, file, hf or https. A worker reads it.
 """
 
 import re
@@ -35,7 +35,7 @@ def image_of(value: dict[str, Any], place: str) -> ImageInput:
     reference = value[_FIELD]
     if not isinstance(reference, str) or not reference:
         raise ValueError(
-            f"{place}.{_FIELD} must be a text: a data URI, a file id, or an s3, file or https URI"
+            f"{place}.{_FIELD} must be a text: a data URI, a file id, or an s3, file, hf or https URI"
         )
     if len(value) > 1:
         others = ", ".join(sorted(str(name) for name in value if name != _FIELD)[:3])

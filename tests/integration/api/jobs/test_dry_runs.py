@@ -16,6 +16,7 @@ from api.app import create_app
 from nightshift.process.settings import QuotaSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
+from tests.helpers.hub import FakeDataset, fake_hub
 from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import batch_lines, plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL
@@ -103,6 +104,17 @@ def test_a_delta_table_is_looked_at_within_the_limits_of_a_dry_run(http, allowed
 
     assert (shown["problems"], shown["rows_checked"]) == ([], 2)
     assert (shown["input"]["objects"], shown["input"]["formats"]) == (1, ["parquet"])
+
+
+def test_a_dataset_is_looked_at_on_the_hub_of_the_environment(http, allowed, worker, monkeypatch):
+    with fake_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.datasets["org/docs"] = FakeDataset()
+        commit = hub.datasets["org/docs"].push({"data/a.jsonl": b'{"text": "a"}\n', "README.md": b"# a"})
+        shown = dry_run(http, a_bulk_job(allowed, input="hf://datasets/org/docs/"))
+
+    assert (shown["problems"], shown["rows_checked"]) == ([], 1)
+    assert shown["requests"][0]["object"] == f"hf://datasets/org/docs@{commit}/data/a.jsonl"
 
 
 def test_problems_name_the_object_and_the_row(http, allowed, worker):

@@ -85,7 +85,7 @@ def test_a_job_that_may_not_ask_for_this_is_refused_by_its_field(
 
     assert refused.value.param == param
     if str(wrong.get("input", "")).endswith("://bucket/a.csv"):
-        assert "use s3://bucket/key or file:///path" in refused.value.message
+        assert "use s3://bucket/key, file:///path or hf://datasets/org/name/path" in refused.value.message
 
 
 @pytest.mark.parametrize("name", ["*.jsonl", "in/"])

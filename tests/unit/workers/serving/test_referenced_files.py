@@ -24,8 +24,10 @@ from nightshift.errors import (
     StorageUnavailable,
 )
 from nightshift.objectstore import Locations, ObjectStore, open_store
+from nightshift.objectstore.hub import Hub
 from nightshift.objectstore.sources import Source, Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig, NoAnswer
+from tests.helpers.hub import FakeDataset, fake_hub
 from workers.serving.referenced_files import REDIRECTS_MAX, ReferencedFiles
 
 NAME = "photos.test"
@@ -136,6 +138,17 @@ def test_a_redirect_to_where_the_url_may_not_lead_is_refused(
     assert raised.value.message.startswith(f"'https://{NAME}:{port}/{path}' may not be fetched")
     assert not raised.value.message.endswith("..")
     assert "10.0.0.1" not in raised.value.message.replace(f"/{path}", ""), "the address is not told"
+
+
+def test_an_image_is_read_from_a_dataset_of_the_hub(tmp_path: Path) -> None:
+    with fake_hub() as fake:
+        fake.datasets["org/photos"] = FakeDataset()
+        fake.datasets["org/photos"].push({"a.png": IMAGE})
+        sources = Sources(open_store(f"file://{tmp_path}"), Locations(hub=Hub(fake.url)))
+        files = ReferencedFiles(sources, Egress(EgressConfig()))
+        assert files.read("hf://datasets/org/photos/a.png", "t", SIZE_MAX) == IMAGE
+        with pytest.raises(InvalidRequest, match="does not exist"):
+            files.read("hf://datasets/org/photos/b.png", "t", SIZE_MAX)
 
 
 def test_redirects_end(files: ReferencedFiles, port: int) -> None:
