@@ -32,7 +32,8 @@ NightshiftError
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 640  # so that a line with an error stays under 2 KB
@@ -79,6 +80,15 @@ class InvalidRequest(NightshiftError):
     def about(self, param: str) -> "InvalidRequest":
         """The same error, naming the field that the caller sent."""
         return type(self)(f"Invalid '{param}': {self.message}", param=param, code=self.code)
+
+
+@contextmanager
+def about(param: str) -> Iterator[None]:
+    """Has an InvalidRequest name the field that the caller sent."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise error.about(param) from error
 
 
 class UnknownModel(InvalidRequest):

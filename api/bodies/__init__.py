@@ -70,4 +70,4 @@ def parsed(model: type[M], body: JsonObject) -> M:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise invalid_request(error) from error
+        raise invalid_request(error, model.model_fields) from error

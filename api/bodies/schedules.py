@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from api.bodies import EpochTime, ListEnvelope, OwnBody, Record, parsed
 from api.bodies.jobs import JobCreate, Name, WebhookBody
@@ -15,8 +15,7 @@ from nightshift.schedules.plans import (
     CatchUp,
     Overlap,
     Plan,
-    jitter_s,
-    of_job,
+    about_job,
 )
 from nightshift.schedules.runs import RunState
 
@@ -29,6 +28,8 @@ OF_THE_PLAN: Final = {  # fields of POST /v1/jobs that a plan's job does not hav
 }
 DESCRIPTION_CHARS_MAX: Final = 512
 
+# A number has no unit, which the check of a jitter says.
+Jitter = Annotated[str | None, BeforeValidator(lambda given: str(given) if type(given) is int else given)]
 CatchUpLimit = Annotated[int, Field(ge=1, le=CATCH_UP_LIMIT_MAX, strict=True), null_means(CATCH_UP_LIMIT)]
 
 
@@ -43,7 +44,7 @@ class SchedulePut(OwnBody):
     overlap: Annotated[Overlap, null_means(Overlap.SKIP)] = Overlap.SKIP
     catch_up: Annotated[CatchUp, null_means(CatchUp.LAST)] = CatchUp.LAST
     catch_up_limit: CatchUpLimit = CATCH_UP_LIMIT
-    jitter: str | None = None
+    jitter: Jitter = None
     webhook: WebhookBody | None = None
     after: Name | None = None
     overwrite: Annotated[bool, null_means(False)] = False
@@ -55,23 +56,17 @@ class SchedulePut(OwnBody):
             raise InvalidRequest(
                 f"Invalid 'name': the plan is called {self.name!r}, the path says {name!r}.", param="name"
             )
-        if self.jitter is not None:
-            jitter_s(self.jitter)
-        fields = self.model_dump(exclude={"name", "job", "webhook"})
-        return Plan(name=name, **fields)
+        return Plan(name=name, **self.model_dump(exclude={"name", "job", "webhook"}))
 
     def job_fields(self) -> JobCreate:
         """The job as `POST /v1/jobs` takes it. Raises InvalidRequest."""
         for field, advice in OF_THE_PLAN.items():
             if field in self.job:
-                raise InvalidRequest(
-                    f"Invalid 'job.{field}': {advice}.", param=f"job.{field}", code="unknown_parameter"
-                )
+                where = f"job.{field}"
+                raise InvalidRequest(f"Invalid '{where}': {advice}.", param=where, code="unknown_parameter")
         hours = {} if self.window is None else {"window": f"{self.window} {self.time_zone}"}
-        try:
+        with about_job():
             return parsed(JobCreate, self.job | hours)
-        except InvalidRequest as error:
-            raise of_job(error) from error
 
 
 class ScheduleProblemObject(BaseModel):

@@ -20,15 +20,16 @@ from api.services.preview_child import PreviewRequest
 from api.services.previews import NO_PREVIEW, Preview
 from api.services.services import Services
 from nightshift.errors import (
+    Conflict,
     IdempotencyKeyReused,
     MissingScope,
-    OutputInUse,
     QuotaExceeded,
     TooManyRequests,
 )
 from nightshift.fleet.models import Model
 from nightshift.jobs import JobKind, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.schedules.changes import check_name
 from nightshift.store import Transaction
 from nightshift.tenants.holdings import QUEUED, Holding
 from nightshift.tenants.keys import Scope
@@ -72,7 +73,7 @@ class DryRunInput(BaseModel):
 
 
 class DryRunRefusal(BaseModel):
-    """The 429 that a submission would get now."""
+    """The 429 or 409 that a submission would get now."""
 
     code: str | None
     message: str
@@ -115,7 +116,7 @@ class _Checked:
 
     now: datetime
     existing_job_id: str | None
-    refusal: TooManyRequests | OutputInUse | None
+    refusal: TooManyRequests | Conflict | None
     filename: str | None
     models: Mapping[str, Model]
 
@@ -155,8 +156,9 @@ def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatabl
             if body is not None:
                 submitter.try_online(tx, new, body, now)
             else:
+                check_name(tx, new.tenant_id, new.spec.name)
                 submitter.try_bulk(tx, new, now)
-        except (TooManyRequests, OutputInUse) as error:
+        except (TooManyRequests, Conflict) as error:
             refusal = error if existing is None else None
         file = submitter.try_file(tx, new, now)
         models = services.catalogue.read(tx).registered
@@ -250,7 +252,7 @@ def _of_the_job(
     return problems
 
 
-def _shown(error: TooManyRequests | OutputInUse) -> DryRunRefusal:
+def _shown(error: TooManyRequests | Conflict) -> DryRunRefusal:
     retry_after_s = None
     if isinstance(error, TooManyRequests) and error.retry_helps:
         retry_after_s = error.retry_after_s

@@ -7,7 +7,7 @@ from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, Options, endpoint_
 from api.dependencies import EncodedBody
 from api.responses.times import window_text
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, about
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Webhook
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
@@ -116,10 +116,8 @@ def _completion_window(fields: JobCreate, window_max_s: int) -> str:
 
 def _hours(text: str) -> str:
     """A window, written in one way. Raises InvalidRequest."""
-    try:
+    with about("window"):
         return str(parse_window(text))
-    except InvalidRequest as error:
-        raise error.about("window") from error
 
 
 def _spec(

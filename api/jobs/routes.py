@@ -36,6 +36,7 @@ from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, JobState, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.schedules.changes import check_name
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Transaction
 from nightshift.store.jobs.listing import JobFilters
@@ -196,6 +197,7 @@ def _create_once(submission: Submission, fields: JobCreate, new: NewJob) -> Crea
     def submit(tx: Transaction, now: datetime) -> Submitted:
         if body is not None:
             return services.submitter.submit_online(tx, new, body, now)
+        check_name(tx, new.tenant_id, new.spec.name)
         return services.submitter.submit_bulk(tx, new, now)
 
     created = create_once(

@@ -1,12 +1,13 @@
 """Times in answers: epoch seconds, windows such as `8h`, and estimates of completion."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, overload
 
 from nightshift.jobs import Job, JobState
 
 EPOCH_MAX_S: Final = 253_402_300_799  # the last second of the year 9999
 ETA_ROWS_MIN: Final = 8  # fewer rows give no useful rate
+ETA_MAX_S: Final = 10 * 365 * 86_400
 
 
 @overload
@@ -30,20 +31,18 @@ def window_text(window_s: int) -> str:
     return f"{window_s // 60}m" if window_s % 60 == 0 else f"{window_s}s"
 
 
-def _began_on_an_earlier_night(job: Job) -> bool:
-    """Whether the rate since its start has days in it on which nothing ran."""
-    hours, closes_at = job.spec.hours, job.window_turns_at
-    if hours is None or closes_at is None or job.started_at is None:
-        return False
-    return (closes_at - job.started_at).total_seconds() > hours.length_s + 2 * 3600  # as clocks are changed
-
-
 def eta_at(job: Job, now: datetime) -> datetime | None:
-    """The estimated end at the present rate, if known."""
-    total = job.rows_expected
+    """The estimated end at the rate so far, if known. Of a job with a window, only its hours count."""
+    total, hours = job.rows_expected, job.spec.hours
     done = job.counts.succeeded + job.counts.failed
-    if job.state is not JobState.RUNNING or job.started_at is None or job.paused_at is not None:
+    waits_for_a_person = job.paused_at is not None and job.resumes_at is None
+    if job.state is not JobState.RUNNING or job.started_at is None or waits_for_a_person:
         return None
-    if total is None or done < ETA_ROWS_MIN or _began_on_an_earlier_night(job):
+    if total is None or done < ETA_ROWS_MIN:
         return None
-    return now + (now - job.started_at) * (max(0, total - done) / done)
+    took = now - job.started_at if hours is None else hours.open_time(job.started_at, now)
+    left_s = took.total_seconds() * max(0, total - done) / done
+    if left_s > ETA_MAX_S:
+        return None
+    left = timedelta(seconds=left_s)
+    return now + left if hours is None else hours.end_of(left, now)

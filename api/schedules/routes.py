@@ -22,15 +22,21 @@ from api.bodies.schedules import (
 )
 from api.dependencies import BodyDep, CallerDep, DryRunDep, ListingDep, ServicesDep
 from api.jobs.requests import bulk_job
-from api.schedules.views import applied_json, described_json, listed_json, run_json, version_json
+from api.schedules.views import (
+    described_json,
+    listed_json,
+    run_after,
+    run_json,
+    schedule_after,
+    version_json,
+)
 from api.services.services import Services
-from nightshift.errors import InvalidRequest, NotFound
+from nightshift.errors import NotFound
 from nightshift.jobs import JsonObject, Webhook
 from nightshift.jobs.json_text import fingerprint
 from nightshift.lifecycle.schedules import changes
-from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan, get_schedule
-from nightshift.schedules.plans import Schedule, check_plan, of_job
-from nightshift.schedules.runs import Run
+from nightshift.lifecycle.schedules.changes import checked_plan, get_schedule
+from nightshift.schedules.plans import Schedule, ScheduleVersion, about_job, check_plan
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/schedules", tags=["Schedules"])
@@ -54,14 +60,9 @@ async def apply_plan(
 
 @router.get("", summary="List schedules, newest first", response_model=SchedulePage)
 def list_schedules(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
-    def by_id(id: str) -> Schedule:
-        schedule = tx.schedules.get(caller.tenant_id, id)
-        if schedule is None:
-            raise NotFound(f"No such Schedule object: {id}", param="after")
-        return schedule
-
     with services.store.snapshot() as tx:
-        schedules = tx.schedules.list(caller.tenant_id, limit=listing.limit + 1, after=listing.start(by_id))
+        after = listing.start(lambda id: schedule_after(tx, caller.tenant_id, id))
+        schedules = tx.schedules.list(caller.tenant_id, limit=listing.limit + 1, after=after)
         return JSONResponse(listing.json(listed_json(tx, schedules, tx.now())))
 
 
@@ -117,14 +118,8 @@ def run_schedule(schedule_name: str, services: ServicesDep, caller: CallerDep) -
 def list_runs(schedule_name: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         schedule = get_schedule(tx, caller.tenant_id, schedule_name)
-
-        def by_id(id: str) -> Run:
-            run = tx.schedules.run(caller.tenant_id, id)
-            if run is None or run.schedule_id != schedule.id:
-                raise NotFound(f"No such run of '{schedule_name}': {id}", param="after")
-            return run
-
-        runs = tx.schedules.runs(schedule.id, limit=listing.limit + 1, after=listing.start(by_id))
+        after = listing.start(lambda id: run_after(tx, schedule, id))
+        runs = tx.schedules.runs(schedule.id, limit=listing.limit + 1, after=after)
         return JSONResponse(listing.json([run_json(schedule, run) for run in runs]))
 
 
@@ -145,14 +140,13 @@ def list_versions(
 
 
 def _apply(services: Services, caller: Caller, name: str, fields: SchedulePut, dry_run: bool) -> JsonObject:
-    new = _new_plan(services, caller, name, fields)
+    new = _new_version(services, caller, name, fields)
+    change = changes.try_plan if dry_run else changes.apply
 
     def apply(tx: Transaction) -> JsonObject:
         now = tx.now()
-        applied = changes.apply(
-            tx, new, caller.tenant_id, caller.key_id, services.submitter, now, dry_run=dry_run
-        )
-        return applied_json(tx, applied, now)
+        applied = change(tx, new, caller.tenant_id, services.submitter, now)
+        return described_json(tx, applied.schedule, now) | {"change": applied.change}
 
     if not dry_run:
         return services.store.run(apply)
@@ -160,31 +154,29 @@ def _apply(services: Services, caller: Caller, name: str, fields: SchedulePut, d
         return apply(tx)
 
 
-def _new_plan(services: Services, caller: Caller, name: str, fields: SchedulePut) -> NewPlan:
-    """Raises InvalidRequest."""
+def _new_version(services: Services, caller: Caller, name: str, fields: SchedulePut) -> ScheduleVersion:
+    """The checked plan, of no schedule yet. Raises InvalidRequest."""
     plan, now = fields.plan(name), services.store.now()
     check_plan(plan, now)
-    sent = fields.model_dump(mode="json")
-    job = fields.job_fields()
-    try:
-        made = bulk_job(
-            caller.tenant_id, job, fields.job, services.settings.submission.completion_window_max_s
-        )
-    except InvalidRequest as error:
-        raise of_job(error) from error
-    spec, webhook = made.spec, fields.webhook
+    job_fields, window_max_s = fields.job_fields(), services.settings.submission.completion_window_max_s
+    with about_job():
+        job = bulk_job(caller.tenant_id, job_fields, fields.job, window_max_s)
+    spec, webhook = job.spec, fields.webhook
     if webhook is not None:
         spec = replace(spec, webhook=Webhook(webhook.url, tuple(webhook.events)))
-    new = NewPlan(
+    new = ScheduleVersion(
+        version=0,
+        created_at=now,
+        key_id=caller.key_id,
+        fingerprint=fingerprint(ROUTE, fields.model_dump(mode="json") | {"name": name}),
         plan=plan,
         job=fields.job,
         webhook=None if webhook is None else webhook.model_dump(exclude={"secret"}),
-        spec=spec,
-        priority=made.priority,
-        fingerprint=fingerprint(ROUTE, sent | {"name": name}),
+        spec=spec.to_json(),
+        priority=job.priority,
     )
     secret = None if webhook is None else webhook.secret
-    return checked_plan(new, caller.tenant_id, services.submitter, caller.priority_ceiling, now, secret)
+    return checked_plan(new, caller.tenant_id, services.submitter, caller.priority_ceiling, secret)
 
 
 def _changed(services: Services, caller: Caller, name: str, change: Change) -> Response:

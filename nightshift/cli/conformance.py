@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from nightshift.cli.session import Json
-from nightshift.cli.terminal import fail, is_interactive, print_json, print_table, say
+from nightshift.cli.terminal import EXIT_USAGE, fail, is_interactive, print_json, print_table, say
+from nightshift.process.exit_codes import UNREACHABLE_EXIT
 
-EXIT_UNREACHABLE = 2
 INSTALL = "the checks are not installed here: pip install ./conformance in a checkout"
 
 
@@ -35,14 +35,15 @@ def conformance(
 ) -> None:
     """Check a server's OpenAI API with the official clients.
 
-    Exits 0 if all checks passed, 1 if one failed, 2 if the server cannot be reached. Deletes what it creates.
+    Exits 0 if all checks passed, 1 if one failed, 69 if the server cannot be reached or
+    refuses the key. Deletes what it creates.
     """
     try:
         import openai
 
         from conformance import report as reports
     except ModuleNotFoundError:
-        fail(INSTALL, EXIT_UNREACHABLE)
+        fail(INSTALL, EXIT_USAGE)
     from conformance.checks import AREAS
     from conformance.outcomes import Report
     from conformance.registry import selected, unknown
@@ -52,11 +53,11 @@ def conformance(
     options = Options(base_url, api_key, model, embedding_model, time_limit, batch_time_limit, poll_interval)
     if not_there := unknown(AREAS, only or ()):
         names = ", ".join(area.name for area in AREAS)
-        fail(f"--only: there is no {', '.join(not_there)}; the areas are {names}", EXIT_UNREACHABLE)
+        fail(f"--only: there is no {', '.join(not_there)}; the areas are {names}", EXIT_USAGE)
     try:
         check_reachable(options)
     except Unreachable as error:
-        fail(error.message, EXIT_UNREACHABLE)
+        fail(error.message, UNREACHABLE_EXIT)
     run = Run(options)
     results = []
     for result in run.results(selected(AREAS, only or ())):

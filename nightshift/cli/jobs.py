@@ -9,15 +9,17 @@ import typer
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import (
     output_problem_text,
+    print_change,
+    print_fields,
     print_json,
     print_list,
     printable,
     problem_text,
     rows_text,
     say,
-    time_text,
+    value_text,
 )
-from nightshift.jobs import JobKind, JobState, JsonObject
+from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
 
@@ -89,10 +91,8 @@ def show(job_id: JobId, json: Json = False) -> None:
         job = client.get_job(job_id)
     if json:
         print_json(job.data)
-        return
-    for name, value in job.data.items():
-        if name not in ("object", "links") and value not in (None, [], {}):
-            typer.echo(f"{name + ':':<20} {_readable(name, value)}")
+    else:
+        print_fields(job.data, _readable, ("object", "links"))
 
 
 @app.command()
@@ -111,7 +111,7 @@ def update(
         raise typer.BadParameter("say what to change: --priority, --metadata")
     with open_client() as client:
         job = client.change_job(job_id, priority=priority, metadata=_pairs(metadata))
-    _print_change(job.data, f"{job.id} has priority {job.data['priority']}", json)
+    print_change(job.data, f"{job.id} has priority {job.data['priority']}", as_json=json)
 
 
 @app.command()
@@ -119,7 +119,7 @@ def pause(job_id: JobId, json: Json = False) -> None:
     """Pause a job until it is resumed. Its deadline stays."""
     with open_client() as client:
         job = client.pause_job(job_id)
-    _print_change(job.data, f"{job.id} is paused", json)
+    print_change(job.data, f"{job.id} is paused", as_json=json)
 
 
 @app.command()
@@ -127,7 +127,7 @@ def resume(job_id: JobId, json: Json = False) -> None:
     """Resume a paused job."""
     with open_client() as client:
         job = client.resume_job(job_id)
-    _print_change(job.data, f"{job.id} goes on", json)
+    print_change(job.data, f"{job.id} goes on", as_json=json)
 
 
 @app.command()
@@ -162,7 +162,7 @@ def cancel(job_id: JobId, json: Json = False) -> None:
     with open_client() as client:
         job = client.cancel_job(job_id)
     state = f"has ended: {job.state}" if job.state.is_terminal else "is stopping"
-    _print_change(job.data, f"{job.id} {state}", json)
+    print_change(job.data, f"{job.id} {state}", as_json=json)
 
 
 @app.command()
@@ -170,7 +170,7 @@ def delete(job_id: JobId, json: Json = False) -> None:
     """Delete a job that has ended, with its results and events. Its input and output files stay."""
     with open_client() as client:
         client.delete_job(job_id)
-    _print_change({"id": job_id, "object": "job", "deleted": True}, f"{job_id} is deleted", json)
+    print_change({"id": job_id, "object": "job", "deleted": True}, f"{job_id} is deleted", as_json=json)
 
 
 @app.command()
@@ -211,13 +211,6 @@ def results(
         say(f"{job_id} is {job.state}: there will be more")
 
 
-def _print_change(data: JsonObject, message: str, json: bool) -> None:
-    if json:
-        print_json(data)
-    else:
-        say(message)
-
-
 def _pairs(texts: list[str] | None) -> dict[str, str] | None:
     if texts is None:
         return None
@@ -248,17 +241,13 @@ def _line(job: "RemoteJob") -> tuple[object, ...]:
 
 
 def _readable(name: str, value: Any) -> str:
-    if name.endswith("_at") and isinstance(value, int):
-        return time_text(value)
     if name == "counts":
         return _counts_text(value)
     if name == "output_problem":
         return output_problem_text(value)
     if name == "problem":
         return problem_text(value) if "is_permanent" in value else printable(value["message"])
-    return (
-        json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
-    )
+    return value_text(name, value)
 
 
 def _counts_text(counts: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -88,6 +88,30 @@ def print_list(
         print_json([as_json(item) for item in items])
     else:
         print_table(headings, map(row, items))
+
+
+def print_fields(
+    data: Mapping[str, Any], text: Callable[[str, Any], str], left_out: Collection[str] = ("object",)
+) -> None:
+    """Prints an object's fields that have a value, a line each. `text`: of a field's name and value."""
+    for name, value in data.items():
+        if name not in left_out and value not in (None, [], {}):
+            typer.echo(f"{name + ':':<20} {text(name, value)}")
+
+
+def value_text(name: str, value: Any) -> str:
+    """A field's value: a time, a text, or JSON."""
+    if name.endswith("_at") and isinstance(value, int):
+        return time_text(value)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def print_change(data: Any, message: str, *, as_json: bool) -> None:
+    """Prints what was changed as JSON, or a line about it on standard error."""
+    if as_json:
+        print_json(data)
+    else:
+        say(printable(message))
 
 
 def print_error(message: str) -> None:

@@ -5,7 +5,8 @@ Names are OpenAI's, extensions vLLM's. Known but unsupported fields are refused,
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
@@ -195,8 +196,8 @@ def unsupported(path: str) -> InvalidRequest:
     )
 
 
-def invalid_request(error: ValidationError) -> InvalidRequest:
-    """The first error, with its field and what was expected."""
+def invalid_request(error: ValidationError, known: Iterable[str] = ()) -> InvalidRequest:
+    """The first error, with its field and what was expected. `known`: the fields that there are."""
     errors = error.errors(include_url=False, include_context=False)
     field = errors[0]["loc"][:1]
     # Of a union's branches, the one that matched deepest was meant.
@@ -207,6 +208,10 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     message = first["msg"].removeprefix("Value error, ")
     if code == "missing_required_parameter":
         return missing(param)
+    if code == "unknown_parameter":
+        alike = get_close_matches(param, known, n=1)
+        advice = f" Did you mean '{alike[0]}'?" if alike else ""
+        return InvalidRequest(f"Unknown parameter: '{param}'.{advice}", param=param, code=code)
     if param and first["type"] in _EXPECTED:  # OpenAI's sentence
         return invalid_type(param, _EXPECTED[first["type"]], first["input"])
     return InvalidRequest(
@@ -216,6 +221,7 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
 
 _CODES: Final = {
     "missing": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
     "less_than_equal": "above_max_value",
     "greater_than_equal": "below_min_value",
 }

@@ -5,8 +5,6 @@ database.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +13,7 @@ from nightshift import endpoints
 from nightshift.bulk.results.destinations import place_of, without_links
 from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, about
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
@@ -70,7 +68,7 @@ class Submitter:
         if spec.input is not None:
             _check_locations(new, self.locations)
             _check_effort(spec)
-            with _about("window"):
+            with about("window"):
                 if spec.hours is not None:
                     check_length(spec.hours, self.settings.segment_interval_s)
         if spec.webhook is not None:
@@ -186,7 +184,7 @@ def new_job(
 def check_hours(spec: JobSpec, now: datetime) -> None:
     """Raises InvalidRequest for a job submitted now that would be over before its window first opens."""
     if spec.hours is not None:
-        with _about("completion_window"):
+        with about("completion_window"):
             check_opens_in_time(spec.hours, now + timedelta(seconds=spec.completion_window_s), now)
 
 
@@ -217,7 +215,7 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
     assert spec.input is not None, "a bulk job names its input"
     output = None
     if spec.output is not None:
-        with _about("output"):
+        with about("output"):
             output = ObjectUri.parse(spec.output)
             locations.check(output, new.tenant_id)
             if output.is_pattern or output.scheme == "hf":
@@ -230,7 +228,7 @@ def _check_locations(new: NewJob, locations: Locations) -> None:
         return
     if is_file_id(spec.input):
         return
-    with _about(param):
+    with about(param):
         source = _checked_input(spec.input, new.tenant_id, locations)
         if new.face is Face.OPENAI and _reads_many(source):
             raise InvalidRequest("a batch has one object; POST /v1/jobs takes patterns and folders.")
@@ -254,7 +252,7 @@ def _check_list(new: NewJob, locations: Locations, output: ObjectUri | None) -> 
     """Raises InvalidRequest, naming the entry, unless all are objects of their own."""
     numbers: dict[str, int] = {}
     for number, text in enumerate(new.spec.inputs):
-        with _about(f"input[{number}]"):
+        with about(f"input[{number}]"):
             if is_file_id(text):
                 raise InvalidRequest("an uploaded file is an input by itself, not one of a list.")
             source = _checked_input(text, new.tenant_id, locations)
@@ -277,15 +275,6 @@ def _checked_input(text: str, tenant_id: str, locations: Locations) -> ObjectUri
 
 def _reads_many(source: ObjectUri) -> bool:
     return source.is_pattern or source.is_prefix
-
-
-@contextmanager
-def _about(param: str) -> Iterator[None]:
-    """Errors name this parameter."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise error.about(param) from error
 
 
 def _prefix(output: ObjectUri) -> str:
@@ -311,10 +300,8 @@ def egress_config(settings: SubmissionSettings) -> EgressConfig:
 
 def check_webhook_url(url: str, settings: SubmissionSettings, param: str) -> None:
     """Raises InvalidRequest naming `param` for a URL that can never be called."""
-    try:
+    with about(param):
         check_url(url, settings.webhook_allow_cidrs, settings.webhook_port_ranges)
-    except InvalidRequest as error:
-        raise error.about(param) from error
 
 
 def _encrypted(webhook_secret: str, vault: Vault) -> bytes:

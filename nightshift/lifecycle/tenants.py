@@ -144,7 +144,7 @@ class Administration:
             )
         self._tx.keys.revoke_all(name, self._now)
         self._tx.files.expire_all(name, self._now)
-        self._tx.schedules.delete_all(name)
+        self._tx.schedules.delete(name)
         self._tx.tenants.mark_deleted(name, self._now)
         self._record(Action.TENANT_DELETED, name)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -18,6 +18,8 @@ _FOR_WANT_OF_QUOTES: Final = (
     "start any token",
 )
 
+N = TypeVar("N", bound=yaml.Node)
+
 
 class YamlProblem(Exception):
     """A place in a file, and what is wrong there."""
@@ -29,14 +31,16 @@ class YamlProblem(Exception):
 class TextLoader(yaml.BaseLoader):
     """Reads every value as its text: YAML 1.1 reads 010 as 8.
 
-    Refuses what would change a value silently, a field that is there twice, and aliases, which would make a
-    small file a large configuration.
+    Refuses what would change a value silently, a field that is there twice, tags, and aliases, which would
+    make a small file a large configuration.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
             raise ConstructorError(None, None, "aliases are not read", event.start_mark)
+        if event.tag is not None:
+            raise ConstructorError(None, None, f"tags such as {event.tag} are not read", event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -50,8 +54,9 @@ class TextLoader(yaml.BaseLoader):
         return fields
 
 
-def parsed(path: Path, bytes_max: int, param: str | None = None) -> yaml.MappingNode:
-    """A file's fields; an empty file has none. `param`: the setting that names the file, for errors.
+def parsed(path: Path, bytes_max: int, param: str | None = None, first: str = "name") -> yaml.MappingNode:
+    """A file's fields; an empty file has none. For errors, `param`: the setting that names the file, and
+    `first`: one of its fields.
 
     Raises ConfigurationError or, inside `naming`, YamlProblem.
     """
@@ -59,8 +64,18 @@ def parsed(path: Path, bytes_max: int, param: str | None = None) -> yaml.Mapping
     root = loader.get_single_node() or yaml.MappingNode("", [], yaml.Mark("", 0, 0, 0, "", 0))
     loader.construct_document(root)
     if not isinstance(root, yaml.MappingNode):
-        raise YamlProblem(line_of(root), "", "there should be fields, such as `name: value`")
+        raise YamlProblem(line_of(root), "", f"there should be fields: the first line may be `{first}:`")
     return root
+
+
+def only_field(root: yaml.MappingNode, name: str, kind: type[N], holds: str) -> N:
+    """The value of a file's only field. Raises YamlProblem for another field, or another kind of value."""
+    for key, value in root.value:
+        if key.value != name:
+            raise YamlProblem(line_of(key), key.value, f"there is no such field; there is {name}")
+        if isinstance(value, kind):
+            return value
+    raise YamlProblem(line_of(root), name, f"it should hold {holds}")
 
 
 def line_of(node: yaml.Node, names: Sequence[str] = ()) -> int:

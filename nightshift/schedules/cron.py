@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -18,7 +19,8 @@ from nightshift.errors import InvalidRequest, shortened
 
 FIELDS: Final = ("minute", "hour", "day of month", "month", "day of week")
 CHARS_MAX: Final = 100
-LOOK_BACK: Final = (timedelta(hours=1), *(timedelta(days=days) for days in (1, 8, 64, 400, 4000)))
+INVALID: Final = "invalid_cron"
+LOOK_BACK: Final = timedelta(hours=1)
 BACK_MAX: Final = timedelta(hours=3)  # clocks go back by two at most: Antarctica/Troll
 
 _SECOND: Final = timedelta(seconds=1)
@@ -65,14 +67,13 @@ class Cron:
 
         However long ago `first` is, few more than `limit` instants are computed.
         """
-        begin = first - _SECOND
-        newest: deque[datetime] = deque(maxlen=limit)
-        for back in (*LOOK_BACK, None):
-            since = begin if back is None else max(begin, until - back)
-            newest = deque(_until(self.after(since), until), maxlen=limit)
+        begin, back = first - _SECOND, LOOK_BACK
+        while True:
+            since = max(begin, until - back)
+            newest = deque(takewhile(lambda instant: instant <= until, self.after(since)), maxlen=limit)
             if len(newest) == limit or since == begin:
-                break
-        return list(newest)
+                return list(newest)
+            back *= 8
 
     def local_date(self, instant: datetime) -> str:
         """The local day that this instant is the run of: 2026-11-30.
@@ -95,25 +96,19 @@ def cron_of(text: str, zone: ZoneInfo, now: datetime) -> Cron:
     """The checked expression. Raises InvalidRequest, which the caller gives its field."""
     fields = text.split()
     if len(fields) != len(FIELDS) or len(text) > CHARS_MAX:
-        raise _wrong(
+        raise InvalidRequest(
             f"{shortened(text, CHARS_MAX)!r} is no cron expression of five fields ({', '.join(FIELDS)}), "
-            "such as '30 1 * * *'."
+            "such as '30 1 * * *'.",
+            code=INVALID,
         )
     cron = Cron(text, zone)
     try:
         first = cron.first_after(now)
     except (CronSimError, ValueError, AssertionError) as error:
-        raise _wrong(_reason(text, zone, now)) from error
+        raise InvalidRequest(_reason(text, zone, now), code=INVALID) from error
     if first is None:
-        raise _wrong(f"{text!r} never comes.")
+        raise InvalidRequest(f"{text!r} never comes.", code=INVALID)
     return cron
-
-
-def _until(instants: Iterator[datetime], last: datetime) -> Iterator[datetime]:
-    for instant in instants:
-        if instant > last:
-            return
-        yield instant
 
 
 def _reason(text: str, zone: ZoneInfo, now: datetime) -> str:
@@ -126,7 +121,3 @@ def _reason(text: str, zone: ZoneInfo, now: datetime) -> str:
         except (CronSimError, ValueError, AssertionError):
             return f"{value!r} in {text!r} is no {name}."
     return f"{text!r} never comes: no such day is in those months."
-
-
-def _wrong(message: str) -> InvalidRequest:
-    return InvalidRequest(message, code="invalid_cron")

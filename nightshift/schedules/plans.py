@@ -1,21 +1,23 @@
 """A plan, as its owner applied it, and the schedule that follows it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, about
 from nightshift.schedules.cron import Cron, cron_of
 from nightshift.schedules.zones import zone_named
 
 CATCH_UP_LIMIT: Final = 7
 CATCH_UP_LIMIT_MAX: Final = 100
+NEXT_RUNS: Final = 3  # shown
 JITTER_MAX_S: Final = 86_400
 OF_PLAN: Final = ("window", "webhook")  # fields of a job that stand beside it in a plan
-FOLLOWERS_MAX: Final = 100  # plans in a row, one after another
 
 _JITTER: Final = re.compile(r"([1-9][0-9]{0,5})([smh])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600}
@@ -72,51 +74,32 @@ class Plan:
 def check_plan(plan: Plan, now: datetime) -> None:
     """Raises InvalidRequest, naming the field."""
     if (plan.cron is None) == (plan.after is None):
-        raise _wrong("cron", "Give either 'cron', or 'after' and another plan's name.", "invalid_value")
-    try:
+        raise InvalidRequest("Give either 'cron', or 'after' and another plan's name.", param="cron")
+    with about("time_zone"):
         zone = zone_named(plan.time_zone)
-    except InvalidRequest as error:
-        raise error.about("time_zone") from error
     if plan.cron is not None:
-        try:
+        with about("cron"):
             cron_of(plan.cron, zone, now)
-        except InvalidRequest as error:
-            raise error.about("cron") from error
     if plan.jitter is not None:
         jitter_s(plan.jitter)
     if plan.catch_up is CatchUp.ALL and plan.overlap is not Overlap.QUEUE:
-        raise _wrong(
-            "overlap",
+        raise InvalidRequest(
             f"Invalid 'overlap': with \"{plan.overlap}\" only one of the runs that 'catch_up' makes up for "
             "would stay. Give 'overlap' \"queue\" beside 'catch_up' \"all\".",
-            "invalid_value",
+            param="overlap",
         )
-    if plan.after == plan.name:
-        raise circle([plan.name])
 
 
-def check_no_circle(plan: Plan, after_of: Callable[[str], str | None]) -> None:
-    """Raises InvalidRequest if the plan would follow itself. `after_of`: of another plan, by its name."""
+def check_no_circle(plan: Plan, others: Mapping[str, str]) -> None:
+    """Raises InvalidRequest if the plan would follow itself. `others`: what other plans follow, by name."""
     followed, names = plan.after, [plan.name]
-    while followed is not None:
-        if followed == plan.name:
-            raise circle(names)
-        if len(names) > FOLLOWERS_MAX:
-            raise _wrong(
-                "after",
-                f"Invalid 'after': more than {FOLLOWERS_MAX} plans follow one another.",
-                "too_many_plans",
-            )
+    while followed is not None and followed != plan.name:
         names.append(followed)
-        followed = after_of(followed)
-
-
-def circle(names: list[str]) -> InvalidRequest:
-    """The error about plans that follow one another in a circle."""
-    path = " after ".join([*names, names[0]])
-    return _wrong(
-        "after", f"Invalid 'after': it leads in a circle, {path}, so none would ever run.", "circle"
-    )
+        followed = others.get(followed)
+    if followed is not None:
+        path = " after ".join([*names, followed])
+        message = f"Invalid 'after': it leads in a circle, {path}, so none would ever run."
+        raise InvalidRequest(message, param="after", code="circle")
 
 
 def jitter_s(text: str) -> int:
@@ -124,24 +107,22 @@ def jitter_s(text: str) -> int:
     match = _JITTER.fullmatch(text)
     seconds = 0 if match is None else int(match[1]) * _UNIT_S[match[2]]
     if not 0 < seconds <= JITTER_MAX_S:
-        raise _wrong(
-            "jitter",
-            f"Invalid 'jitter': {text!r} is not a duration such as 30s, 5m or 1h, up to 24h.",
-            "invalid_value",
+        raise InvalidRequest(
+            f"Invalid 'jitter': {text!r} is not a duration such as 30s, 5m or 1h, up to 24h.", param="jitter"
         )
     return seconds
 
 
-def of_job(error: InvalidRequest) -> InvalidRequest:
-    """The error about a job, naming the field of the plan that has the job's."""
-    param = error.param or ""
-    is_the_plans = param.split(".")[0] in OF_PLAN
-    where = param if is_the_plans else f"job.{param}" if param else "job"
-    return type(error)(error.message, param=where, code=error.code)
-
-
-def _wrong(param: str, message: str, code: str) -> InvalidRequest:
-    return InvalidRequest(message, param=param, code=code)
+@contextmanager
+def about_job() -> Iterator[None]:
+    """Has an InvalidRequest about a job name the field of the plan that has the job's."""
+    try:
+        yield
+    except InvalidRequest as error:
+        param = error.param or ""
+        is_the_plans = param.split(".")[0] in OF_PLAN
+        where = param if is_the_plans else f"job.{param}" if param else "job"
+        raise type(error)(error.message, param=where, code=error.code) from error
 
 
 @dataclass(frozen=True)
@@ -153,29 +134,9 @@ class ScheduleProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """A schedule as it is now. Times are the database's, aware, UTC."""
-
-    id: str
-    tenant_id: str
-    name: str
-    version: int
-    after: str | None  # its plan's
-    key_id: str  # the key that last applied its plan: runs are made on its behalf
-    created_at: datetime
-    updated_at: datetime  # when its plan last changed
-    paused_at: datetime | None = None  # since when no run of it is recorded
-    next_at: datetime | None = (
-        None  # the first instant not recorded; None: paused, or it follows another plan
-    )
-    problem: ScheduleProblem | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScheduleVersion:
-    """A plan of a schedule, never changed. Of the newest, runs are made."""
+    """A plan of a schedule, never changed."""
 
-    schedule_id: str
     version: int
     created_at: datetime
     key_id: str  # the key that applied it
@@ -186,3 +147,35 @@ class ScheduleVersion:
     spec: dict[str, Any]  # the checked job, with its variables
     priority: str
     webhook_secret: bytes | None = None  # encrypted
+
+    def shown(self) -> dict[str, Any]:
+        """The plan's fields as its owner reads them."""
+        return self.plan.to_json() | {"job": self.job, "webhook": self.webhook}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A schedule as it is now. Times are the database's, aware, UTC."""
+
+    id: str
+    tenant_id: str
+    name: str
+    current: ScheduleVersion  # the newest: of it, runs are made
+    key_id: str  # the key that last applied its plan: runs are made on its behalf
+    created_at: datetime
+    paused_at: datetime | None = None  # since when no run of it is recorded
+    next_at: datetime | None = None  # the first instant not recorded; None: paused, or it has `after`
+    problem: ScheduleProblem | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.current.plan
+
+    def next_runs(self, now: datetime) -> list[datetime]:
+        """The next instants, the first of which is past where it is late; none while it is paused, or where
+        it follows another plan.
+        """
+        cron = self.plan.cron_at(now)
+        if self.next_at is None or cron is None:
+            return []
+        return [self.next_at, *islice(cron.after(max(self.next_at, now)), NEXT_RUNS - 1)]

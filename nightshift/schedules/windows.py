@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice, takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -21,7 +22,7 @@ SHOWN: Final = "%Y-%m-%d %H:%M:%SZ"  # UTC
 
 _FORM: Final = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?- ?([0-9]{1,2}):([0-9]{2})(?: +(\S+))?")
 _DAYS_BEFORE: Final = 2  # an opening whose window may last until now: clocks may be set back over midnight
-_DAYS_AFTER: Final = 4  # among so many days one has an opening, also where a night or a whole day is left out
+_NIGHTS_MAX: Final = 100  # looked at for the end of work
 
 
 @dataclass(frozen=True)
@@ -47,23 +48,41 @@ class Window:
 
     def closes_at(self, now: datetime) -> datetime | None:
         """The end of the window that is open, UTC; None: none is."""
-        return max((closes for opens, closes in self._around(now) if opens <= now < closes), default=None)
+        open_now = takewhile(lambda night: night[0] <= now, self._nights(now))
+        return max((closes for _, closes in open_now), default=None)
 
     def next_opening(self, now: datetime) -> datetime:
         """The next time after `now` at which the window opens, UTC."""
-        return min(opens for opens, _ in self._around(now) if opens > now)
+        return next(opens for opens, _ in self._nights(now) if opens > now)
 
     def turns_at(self, now: datetime) -> datetime:
         """The next time at which it closes if it is open, or else at which it opens."""
         return self.closes_at(now) or self.next_opening(now)
 
-    def _around(self, now: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The windows of the local days around `now`, without those of which nothing is left."""
-        today = now.astimezone(self.zone).date()
-        for days in range(-_DAYS_BEFORE, _DAYS_AFTER):
-            opens, closes = self._of_day(today + timedelta(days=days))
-            if opens < closes:
+    def open_time(self, since: datetime, until: datetime) -> timedelta:
+        """The time for which it was open."""
+        nights = takewhile(lambda night: night[0] < until, self._nights(since))
+        return sum((min(closes, until) - max(opens, since) for opens, closes in nights), timedelta())
+
+    def end_of(self, work: timedelta, now: datetime) -> datetime | None:
+        """The end of work that goes on from `now` while it is open; None: after more than `_NIGHTS_MAX`."""
+        for opens, closes in islice(self._nights(now), _NIGHTS_MAX):
+            begins = max(opens, now)
+            if work <= closes - begins:
+                return begins + work
+            work -= closes - begins
+        return None
+
+    def _nights(self, since: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The times at which it opens and closes, in order, from the first that closes after `since`. A night
+        that has nothing of it is left out.
+        """
+        day = since.astimezone(self.zone).date() - timedelta(days=_DAYS_BEFORE)
+        while True:
+            opens, closes = self._of_day(day)
+            if max(opens, since) < closes:
                 yield opens, closes
+            day += timedelta(days=1)
 
     def _of_day(self, day: date) -> tuple[datetime, datetime]:
         last_day = day if self.end > self.start else day + timedelta(days=1)

@@ -1,7 +1,6 @@
 """Statements about schedules, their versions and their runs."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,28 +31,37 @@ run = tables.schedule_run
 
 IS_UNDER_WAY: Final = text(tables.IS_UNDER_WAY)  # in the index's words, else SQLite does not use it
 
+_OF_CURRENT: Final = "current_"  # before the names of the current version's columns
+_VERSION_FIELDS: Final = tuple(ScheduleVersion.__dataclass_fields__)
+_SCHEDULES: Final = select(
+    schedule, *(version.c[name].label(f"{_OF_CURRENT}{name}") for name in _VERSION_FIELDS)
+).join(version, (version.c.schedule_id == schedule.c.id) & (version.c.version == schedule.c.version))
+
 
 class Schedules(Statements):
     # -- schedules, on behalf of a tenant ---------------------------------------------------------------
 
     def insert(self, new: Schedule) -> bool:
-        """Records a new schedule. False: there is one of this name."""
-        return self._inserts(insert(schedule).values(asdict(new)))
+        """Records a new schedule with its version. False: there is one of this name."""
+        if not self._inserts(insert(schedule).values(_values(new))):
+            return False
+        self.insert_version(new)
+        return True
 
     def get(self, tenant_id: str, id: str) -> Schedule | None:
         return self._one(
-            select(schedule).where(schedule.c.id == id, schedule.c.tenant_id == tenant_id), _to_schedule
+            _SCHEDULES.where(schedule.c.id == id, schedule.c.tenant_id == tenant_id), _to_schedule
         )
 
     def named(self, tenant_id: str, name: str, *, is_locked: bool = False) -> Schedule | None:
-        """The tenant's schedule of this name. Locked, no other transaction changes it before the end."""
-        wanted = select(schedule).where(schedule.c.tenant_id == tenant_id, schedule.c.name == name)
-        return self._one(wanted.with_for_update() if is_locked else wanted, _to_schedule)
+        """`is_locked`: no other transaction changes it before the end of this one."""
+        named = (schedule.c.tenant_id == tenant_id, schedule.c.name == name)
+        return self._locked(*named) if is_locked else self._one(_SCHEDULES.where(*named), _to_schedule)
 
     def list(self, tenant_id: str, *, limit: int, after: Schedule | None = None) -> Sequence[Schedule]:
         """Newest first. `after`: the last schedule of the previous page."""
         order = (schedule.c.created_at, schedule.c.id)
-        wanted = select(schedule).where(schedule.c.tenant_id == tenant_id)
+        wanted = _SCHEDULES.where(schedule.c.tenant_id == tenant_id)
         if after is not None:
             wanted = wanted.where(tuple_(*order) < position(order, (after.created_at, after.id)))
         ordered = wanted.order_by(*(column.desc() for column in order)).limit(limit)
@@ -63,9 +71,16 @@ class Schedules(Statements):
         counted = select(func.count()).select_from(schedule).where(schedule.c.tenant_id == tenant_id)
         return int(self._execute(counted).scalar_one())
 
+    def followed(self, tenant_id: str) -> Mapping[str, str]:
+        """The names of the schedules that others follow, by those of the others."""
+        wanted = select(schedule.c.name, schedule.c.after).where(
+            schedule.c.tenant_id == tenant_id, schedule.c.after.is_not(None)
+        )
+        return {row.name: row.after for row in self._execute(wanted)}
+
     def followers(self, tenant_id: str, name: str) -> Sequence[Schedule]:
         """The schedules that follow this one and are not paused."""
-        wanted = select(schedule).where(
+        wanted = _SCHEDULES.where(
             schedule.c.tenant_id == tenant_id, schedule.c.after == name, schedule.c.paused_at.is_(None)
         )
         return self._all(wanted.order_by(schedule.c.id), _to_schedule)
@@ -73,18 +88,14 @@ class Schedules(Statements):
     def update(self, changed: Schedule) -> None:
         """The schedule was locked in this transaction."""
         own = (schedule.c.id == changed.id, schedule.c.tenant_id == changed.tenant_id)
-        self._execute(update(schedule).where(*own).values(asdict(changed)))
+        self._execute(update(schedule).where(*own).values(_values(changed)))
 
-    def delete(self, tenant_id: str, id: str) -> bool:
-        """Deletes a schedule, which was locked, with its versions and runs. False: there is none."""
-        return self._delete(tenant_id, schedule.c.id == id) > 0
-
-    def delete_all(self, tenant_id: str) -> int:
-        """Deletes all schedules of a tenant. Returns how many there were."""
-        return self._delete(tenant_id)
-
-    def _delete(self, tenant_id: str, *conditions: ColumnElement[bool]) -> int:
-        wanted = select(schedule.c.id).where(schedule.c.tenant_id == tenant_id, *conditions)
+    def delete(self, tenant_id: str, id: str | None = None) -> int:
+        """Deletes a schedule, which was locked, with its versions and runs; None: all of the tenant's.
+        Returns how many there were.
+        """
+        is_wanted = schedule.c.tenant_id == tenant_id if id is None else schedule.c.id == id
+        wanted = select(schedule.c.id).where(schedule.c.tenant_id == tenant_id, is_wanted)
         ids = list(self._execute(wanted).scalars())
         self._execute(delete(run).where(run.c.schedule_id.in_(ids)))
         self._execute(delete(version).where(version.c.schedule_id.in_(ids)))
@@ -92,17 +103,14 @@ class Schedules(Statements):
 
     # -- versions and runs of a schedule that its tenant was found to have -----------------------------
 
-    def insert_version(self, new: ScheduleVersion) -> None:
-        self._execute(insert(version).values(vars(new) | {"plan": new.plan.to_json()}))
+    def insert_version(self, new: Schedule) -> None:
+        """Records the schedule's current version."""
+        more = {"schedule_id": new.id, "plan": new.plan.to_json()}
+        self._execute(insert(version).values(vars(new.current) | more))
 
     def delete_versions(self, schedule_id: str, until: int) -> None:
         """Deletes the versions up to this one."""
         self._execute(delete(version).where(version.c.schedule_id == schedule_id, version.c.version <= until))
-
-    def version(self, schedule_id: str, number: int) -> ScheduleVersion:
-        """A version that is kept, as a schedule's current one is."""
-        wanted = select(version).where(version.c.schedule_id == schedule_id, version.c.version == number)
-        return _to_version(self._execute(wanted).one())
 
     def versions(
         self, schedule_id: str, *, limit: int, before: int | None = None
@@ -173,15 +181,20 @@ class Schedules(Statements):
 
     def due(self, now: datetime, limit: int) -> Sequence[Schedule]:
         """Schedules with an instant to record: tenants take turns, each with the longest due first."""
-        return self._all(_in_turns(schedule, schedule.c.next_at, now, limit), _to_schedule)
+        return self._all(_in_turns(_SCHEDULES, schedule, schedule.c.next_at, now, limit), _to_schedule)
 
     def to_check(self, now: datetime, limit: int) -> Sequence[Run]:
         """Runs to look at, likewise."""
-        return self._all(_in_turns(run, run.c.check_at, now, limit), _to_run)
+        return self._all(_in_turns(select(run), run, run.c.check_at, now, limit), _to_run)
 
     def lock(self, id: str) -> Schedule | None:
         """The schedule; no other transaction changes it before the end of this one."""
-        return self._one(select(schedule).where(schedule.c.id == id).with_for_update(), _to_schedule)
+        return self._locked(schedule.c.id == id)
+
+    def _locked(self, *wanted: ColumnElement[bool]) -> Schedule | None:
+        # First the lock: by the time it is had, the schedule may have another version.
+        self._execute(select(schedule.c.id).where(*wanted).with_for_update()).one_or_none()
+        return self._one(_SCHEDULES.where(*wanted), _to_schedule)
 
     def take_run(self, run_id: str) -> bool:
         """Locks a run that waits, and looks at it no more by itself. False: it waits no longer.
@@ -216,15 +229,32 @@ class Schedules(Statements):
             self._execute(waiting.values(check_at=at))
 
 
-def _in_turns(table: Table, due_at: ColumnElement[datetime], now: datetime, limit: int) -> Select[Any]:
+def _in_turns(
+    wanted: Select[Any], table: Table, due_at: ColumnElement[datetime], now: datetime, limit: int
+) -> Select[Any]:
     """Rows of a table that are due by now, so that no tenant's many hold up another's few."""
     turn = func.row_number().over(partition_by=table.c.tenant_id, order_by=(due_at, table.c.id))
-    return select(table).where(due_at <= now).order_by(turn, due_at, table.c.id).limit(limit)
+    return wanted.where(due_at <= now).order_by(turn, due_at, table.c.id).limit(limit)
+
+
+def _values(new: Schedule) -> dict[str, Any]:
+    own = {name: value for name, value in vars(new).items() if name in schedule.c}
+    return own | {
+        "version": new.current.version,
+        "after": new.plan.after,
+        "updated_at": new.current.created_at,
+        "problem": None if new.problem is None else vars(new.problem),
+    }
 
 
 def _to_schedule(row: Row[Any]) -> Schedule:
-    problem = None if row.problem is None else ScheduleProblem(**row.problem)
-    return from_row(Schedule, row, problem=problem)
+    current = {name: row._mapping[f"{_OF_CURRENT}{name}"] for name in _VERSION_FIELDS}
+    return from_row(
+        Schedule,
+        row,
+        current=ScheduleVersion(**current | {"plan": Plan.from_json(current["plan"])}),
+        problem=None if row.problem is None else ScheduleProblem(**row.problem),
+    )
 
 
 def _to_version(row: Row[Any]) -> ScheduleVersion:

@@ -11,7 +11,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.schedules.starting import Looked, give_up, look, record
 from nightshift.lifecycle.submission import Submitter
-from nightshift.schedules.runs import Run, RunState
+from nightshift.schedules.runs import OUTCOMES, Run, RunState
 from nightshift.store import PendingWork, Store
 from scheduler.runtime.duty import MayContinue, PassResult, earliest, interruptible
 
@@ -85,14 +85,9 @@ class Scheduling:
                 cancelled += self._cancel(run, looked)
         if failure is not None:
             raise failure
-        return Scheduled(
-            submitted=counts[RunState.SUBMITTED],
-            skipped=counts[RunState.SKIPPED],
-            missed=counts[RunState.MISSED],
-            refused=counts[RunState.REFUSED],
-            cancelled=cancelled,
-            has_more=len(due) >= limit or len(runs) >= limit,
-        )
+        has_more = len(due) >= limit or len(runs) >= limit
+        outcomes = {outcome: counts[outcome] for outcome in OUTCOMES}
+        return Scheduled(cancelled=cancelled, has_more=has_more, **outcomes)
 
     def _record(self, schedule_id: str, now: datetime) -> list[RunState]:
         states = self._store.run(lambda tx: record(tx, schedule_id, now), durable=DURABLE)

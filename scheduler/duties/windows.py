@@ -85,27 +85,25 @@ class Forecasts:
             alive = tx.workers.alive(now - ALIVE_WITHIN)
         ready = [worker for worker in alive if worker.state is WorkerState.READY]
         workers = Counter(model for worker in ready for model in worker.warm)
-        foreseen = list(forecasts(jobs, figures.rows_per_busy_s, workers, now))
-        told = [one for one in foreseen if one.outlook is not one.job.outlook and self._tell(one, now)]
+        foreseen = forecasts(jobs, figures.rows_per_busy_s, workers, now)
+        news = [one for one in foreseen if one.has_moved or one.is_to_be_told]
+        recorded = [one for one in news[: self._limit] if self._record(one, now)]
+        told = Counter(one.outlook for one in recorded if one.is_to_be_told)
         return Foreseen(
-            at_risk=sum(one.outlook is Outlook.AT_RISK for one in told),
-            on_track=sum(one.outlook is Outlook.ON_TRACK for one in told),
-            urgencies=self._record([one for one in foreseen if one.has_moved][: self._limit]),
+            at_risk=told[Outlook.AT_RISK],
+            on_track=told[Outlook.ON_TRACK],
+            urgencies=sum(one.has_moved for one in recorded),
+            has_more=len(news) > self._limit,
         )
 
-    def _tell(self, forecast: Forecast, now: datetime) -> bool:
-        """Tells the owner, once: of two schedulers the first does."""
+    def _record(self, forecast: Forecast, now: datetime) -> bool:
+        """Records it, and tells the owner: of two schedulers the first does."""
         with self._store.transaction() as tx:
             tx.jobs.lock(forecast.job.id)
-            if not tx.windows.record_outlook(forecast):
+            if not tx.windows.record(forecast):
                 return False
-            type = AT_RISK if forecast.outlook is Outlook.AT_RISK else ON_TRACK
-            job = tx.jobs.fetch(forecast.job.id)
-            owe_run_event(tx, job, type, now, due_at=job.due_at, predicted_end_at=forecast.ends_at)
+            if forecast.is_to_be_told:
+                type = AT_RISK if forecast.outlook is Outlook.AT_RISK else ON_TRACK
+                job = tx.jobs.fetch(forecast.job.id)
+                owe_run_event(tx, job, type, now, due_at=job.due_at, predicted_end_at=forecast.ends_at)
             return True
-
-    def _record(self, moved: list[Forecast]) -> int:
-        if not moved:
-            return 0
-        with self._store.transaction() as tx:
-            return sum(tx.windows.record_urgency(one) for one in moved)

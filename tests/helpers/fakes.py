@@ -5,7 +5,7 @@ does.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -342,35 +342,33 @@ def a_webhook_endpoint(**overrides: Any) -> WebhookEndpoint:
     return replace(endpoint, **overrides)
 
 
-def a_schedule(**overrides: Any) -> Schedule:
-    """A schedule of a plan for every night, which waits for the next one."""
+def a_schedule(*, name: str = "nightly", plan: Mapping[str, Any] = {}, **overrides: Any) -> Schedule:
+    """A schedule of a plan for every night, which waits for the next one. `plan`: fields of its plan."""
     schedule = Schedule(
         id=new_id("sched"),
         tenant_id=DEFAULT_TENANT,
-        name="nightly",
-        version=1,
-        after=None,
+        name=name,
+        current=a_schedule_version(Plan(name=name, **{"cron": "30 1 * * *"} | dict(plan))),
         key_id="k3v9x1qz",
         created_at=STARTS_AT,
-        updated_at=STARTS_AT,
         next_at=STARTS_AT + timedelta(hours=2),
     )
     return replace(schedule, **overrides)
 
 
-def a_schedule_version(schedule: Schedule) -> ScheduleVersion:
-    return ScheduleVersion(
-        schedule_id=schedule.id,
-        version=schedule.version,
-        created_at=schedule.updated_at,
-        key_id=schedule.key_id,
+def a_schedule_version(plan: Plan, **overrides: Any) -> ScheduleVersion:
+    version = ScheduleVersion(
+        version=1,
+        created_at=STARTS_AT,
+        key_id="k3v9x1qz",
         fingerprint="f" * 64,
-        plan=Plan(name=schedule.name, cron="30 1 * * *"),
+        plan=plan,
         job={},
         webhook=None,
         spec=a_spec(output="s3://bucket/out/{{date}}/").to_json(),
         priority=PriorityClass.STANDARD,
     )
+    return replace(version, **overrides)
 
 
 def a_schedule_run(schedule: Schedule, **overrides: Any) -> Run:
@@ -379,7 +377,7 @@ def a_schedule_run(schedule: Schedule, **overrides: Any) -> Run:
         id=new_id("run"),
         schedule_id=schedule.id,
         tenant_id=schedule.tenant_id,
-        version=schedule.version,
+        version=schedule.current.version,
         due_at=STARTS_AT,
         local_date="2026-01-31",
         state=RunState.WAITING,

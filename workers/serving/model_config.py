@@ -17,7 +17,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
-from nightshift.process.yaml_files import TextLoader, YamlProblem, error_in, line_of, naming, parsed
+from nightshift.process.yaml_files import (
+    TextLoader,
+    YamlProblem,
+    error_in,
+    line_of,
+    naming,
+    only_field,
+    parsed,
+)
 from nightshift_engine.encoders import DynamicBatching, EncoderConfig, Matryoshka
 from nightshift_engine.errors import InvalidBatching, InvalidConfig
 
@@ -136,17 +144,8 @@ def _read(path: Path) -> Iterator[ModelConfig]:
     if path.suffix == Path(PROTOBUF).suffix:
         raise ConfigurationError(f"{path}: {_NO_PROTOBUF}.", param=MODEL_CONFIG)
     with naming(path, MODEL_CONFIG):
-        root = parsed(path, FILE_BYTES_MAX, MODEL_CONFIG)
-        for key, _ in root.value:
-            if key.value != MODELS:
-                raise YamlProblem(
-                    line_of(key), key.value, f"there is no such field; there is {MODELS}, by name"
-                )
-        models = next((value for _, value in root.value), None)
-        if models is None:
-            raise YamlProblem(1, MODELS, "it is missing")
-        if not isinstance(models, yaml.MappingNode):
-            raise YamlProblem(line_of(models), MODELS, "it should hold models by name")
+        root = parsed(path, FILE_BYTES_MAX, MODEL_CONFIG, MODELS)
+        models = only_field(root, MODELS, yaml.MappingNode, "models by name")
         for key, value in models.value:
             yield _model(key.value, path, value, f"{MODELS}.{key.value}.", line=line_of(key))
 

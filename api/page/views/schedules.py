@@ -3,21 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final
 
 from api.page.view import Action, Context, Outcome, PageRequest, View, paged
 from api.page.views.job_rows import JobRow, Tone
 from api.schedules import routes as schedules
-from nightshift.errors import NotFound
+from api.schedules.views import run_after, schedule_after
 from nightshift.lifecycle.schedules.changes import get_schedule, problem_of
-from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
+from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem
 from nightshift.schedules.runs import Run, RunState
 from nightshift.schedules.zones import zone_named
 from nightshift.store import Transaction
 
 PER_PAGE: Final = 50
-NEXT_RUNS: Final = 3
 LATE_AFTER: Final = timedelta(minutes=1)  # a run begins within seconds of its time, and its jitter
 
 TONES: Final[Mapping[RunState, Tone]] = {
@@ -40,8 +38,17 @@ class RunRow:
     now: datetime
 
     @property
+    def resumes_at(self) -> datetime | None:
+        """The opening of the window that its job waits for."""
+        return None if self.job is None else self.job.job.resumes_at
+
+    @property
+    def state(self) -> str:
+        return "paused" if self.job is not None and self.job.state == "paused" else self.run.state
+
+    @property
     def tone(self) -> Tone:
-        return TONES[self.run.state]
+        return Tone.WAITING if self.state == "paused" else TONES[self.run.state]
 
     @property
     def is_late(self) -> bool:
@@ -59,14 +66,13 @@ class RunRow:
 @dataclass(frozen=True)
 class ScheduleRow:
     schedule: Schedule
-    version: ScheduleVersion
     last: RunRow | None
     problem: ScheduleProblem | None
     now: datetime
 
     @property
     def plan(self) -> Plan:
-        return self.version.plan
+        return self.schedule.plan
 
     @property
     def is_late(self) -> bool:
@@ -89,13 +95,7 @@ class ScheduleRow:
 
     @property
     def next_runs(self) -> Sequence[datetime]:
-        """The next instants, the first of which is past where it is late; none while it is paused, or where
-        it follows another plan.
-        """
-        first, cron = self.schedule.next_at, self.plan.cron_at(self.now)
-        if first is None or cron is None:
-            return []
-        return [first, *islice(cron.after(max(first, self.now)), NEXT_RUNS - 1)]
+        return self.schedule.next_runs(self.now)
 
     def local(self, at: datetime) -> str:
         """`Sun 29 Nov 01:00`, by the clock of the plan's zone."""
@@ -103,55 +103,32 @@ class ScheduleRow:
 
 
 def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
-    tenant_id, after = request.caller.tenant_id, request.text("after")
-    rows = tx.schedules.list(tenant_id, limit=PER_PAGE + 1, after=_schedule_of(tx, tenant_id, after))
+    tenant_id, id = request.caller.tenant_id, request.text("after")
+    after = None if id is None else schedule_after(tx, tenant_id, id)
+    rows = tx.schedules.list(tenant_id, limit=PER_PAGE + 1, after=after)
     return {"rows": _rows(tx, rows[:PER_PAGE], now), **paged(request, rows, PER_PAGE)}
 
 
 def load_schedule(tx: Transaction, request: PageRequest, now: datetime) -> Context:
-    tenant_id, after = request.caller.tenant_id, request.text("after")
-    schedule = get_schedule(tx, tenant_id, request.path["schedule_name"])
-    runs = tx.schedules.runs(schedule.id, limit=PER_PAGE + 1, after=_run_of(tx, schedule, after))
+    schedule = get_schedule(tx, request.caller.tenant_id, request.path["schedule_name"])
+    id = request.text("after")
+    after = None if id is None else run_after(tx, schedule, id)
+    runs = tx.schedules.runs(schedule.id, limit=PER_PAGE + 1, after=after)
     [row] = _rows(tx, [schedule], now)
-    return {
-        "row": row,
-        "runs": [_run_row(tx, run, now) for run in runs[:PER_PAGE]],
-        **paged(request, runs, PER_PAGE),
-    }
+    shown = [_run_row(tx, run, now) for run in runs[:PER_PAGE]]
+    return {"row": row, "runs": shown, **paged(request, runs, PER_PAGE)}
 
 
 def _rows(tx: Transaction, schedules: Sequence[Schedule], now: datetime) -> Sequence[ScheduleRow]:
     last_runs = tx.schedules.last_runs([schedule.id for schedule in schedules])
-    return [
-        ScheduleRow(
-            schedule,
-            tx.schedules.version(schedule.id, schedule.version),
-            _run_row(tx, last_runs[schedule.id], now) if schedule.id in last_runs else None,
-            problem_of(tx, schedule),
-            now,
-        )
-        for schedule in schedules
-    ]
+    rows = {id: _run_row(tx, run, now) for id, run in last_runs.items()}
+    return [ScheduleRow(one, rows.get(one.id), problem_of(tx, one), now) for one in schedules]
 
 
 def _run_row(tx: Transaction, run: Run, now: datetime) -> RunRow:
     is_running = run.state is RunState.SUBMITTED and run.job_id is not None
     job = tx.jobs.get(run.tenant_id, run.job_id or "") if is_running else None
     return RunRow(run, None if job is None else JobRow(job, now), now)
-
-
-def _schedule_of(tx: Transaction, tenant_id: str, id: str | None) -> Schedule | None:
-    schedule = None if id is None else tx.schedules.get(tenant_id, id)
-    if id is not None and schedule is None:
-        raise NotFound(f"No such Schedule object: {id}", param="after")
-    return schedule
-
-
-def _run_of(tx: Transaction, schedule: Schedule, id: str | None) -> Run | None:
-    run = None if id is None else tx.schedules.run(schedule.tenant_id, id)
-    if id is not None and (run is None or run.schedule_id != schedule.id):
-        raise NotFound(f"No such run of '{schedule.name}': {id}", param="after")
-    return run
 
 
 def pause(request: PageRequest) -> Outcome:

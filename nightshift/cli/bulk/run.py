@@ -103,11 +103,11 @@ def run(
     with open_client() as client:
         job = _submitted(client, given)
         if job.is_repeat:
-            say(f"nightshift: {_earlier(client.get_job(job.id))}")
+            job = client.get_job(job.id)
+            say(f"nightshift: {_earlier(job)}")
         if wait:
-            job = _follow(
-                client, job, json=json, errors=FailedRows(client, job.id) if follow_errors else None
-            )
+            errors = FailedRows(client, job.id) if follow_errors else None
+            job = _follow(client, job, json=json, errors=errors)
             _explain(client, job, has_template="template" in given)
     if json:
         (print_json_line if wait else print_json)(job.data)
@@ -253,8 +253,8 @@ class FailedRows:
 
 
 def _follow(client: "Client", job: "RemoteJob", *, json: bool, errors: FailedRows | None) -> "RemoteJob":
-    """Follows the job to its end, or that of its window. After Ctrl-C, which does not stop it, says how to
-    return.
+    """Follows the job to its end, or that of its window: of the next one, where it waits for that. After
+    Ctrl-C, which does not stop it, says how to return.
     """
     from nightshift.cli.bulk.progress import progress_of
 
@@ -272,9 +272,9 @@ def _follow(client: "Client", job: "RemoteJob", *, json: bool, errors: FailedRow
                 if json:
                     print_json_line({"event_id": event.id, **event.data})
                 current = refresh()
-                # An earlier night may be told again: the job says whether it waits for the next.
-                waits_for_night = current.data.get("resumes_at") is not None
-                if event.is_last or (event.type == WINDOW_ENDED and waits_for_night):
+                # Earlier nights are told again: after this one, the job waits for another than at first.
+                has_ended = current.data.get("resumes_at") not in (None, job.data.get("resumes_at"))
+                if event.is_last or (event.type == WINDOW_ENDED and has_ended):
                     return current
         return client.get_job(job.id, is_followed=True)
     except KeyboardInterrupt:

@@ -8,12 +8,12 @@ from typing import Any, Final
 from nightshift.jobs import JsonObject
 
 OF_THE_SERVER: Final = frozenset(
-    {
-        *("id", "object", "version", "created_at", "updated_at", "paused_at"),
+    (
+        *("id", "object", "name", "version", "created_at", "updated_at", "paused_at"),
         *("next_runs", "last_run", "problem", "change"),
-    }
+    )
 )
-"""Fields of a schedule that are not its plan's."""
+"""Fields of a schedule that are not its plan's, and its name."""
 
 
 class Kind(StrEnum):
@@ -39,26 +39,17 @@ class Change:
 
 def change_of(before: JsonObject | None, after: JsonObject) -> Change:
     """`after`: the server's answer to a plan. `before`: the schedule that it has; None for none."""
-    old, new = dict(_flat(before or {})), dict(_flat(after))
-    paths = [*new, *(path for path in old if path not in new)]
-    fields = {path: (old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)}
+    old, new = dict(_values(before or {})), dict(_values(after))
+    fields = {path: (old.get(path), new.get(path)) for path in new | old if old.get(path) != new.get(path)}
     return Change(after["name"], Kind(after["change"]), fields)
 
 
-def deletion_of(schedule: JsonObject) -> Change:
-    return Change(schedule["name"], Kind.DELETED, {})
-
-
-def _flat(plan: JsonObject) -> Iterator[tuple[str, Any]]:
+def _values(plan: JsonObject, path: str = "") -> Iterator[tuple[str, Any]]:
     """The plan's values by path; lists as they are."""
     for name, value in plan.items():
-        if name not in OF_THE_SERVER and name != "name":
-            yield from _at(name, value)
-
-
-def _at(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _at(f"{path}.{name}", inner)
-    elif value != "":
-        yield path, value
+        if not path and name in OF_THE_SERVER:
+            continue
+        if isinstance(value, dict):
+            yield from _values(value, f"{path}{name}.")
+        elif value != "":
+            yield f"{path}{name}", value

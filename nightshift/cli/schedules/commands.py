@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from nightshift.cli.schedules.changes import Change, Kind, change_of, deletion_of
+from nightshift.cli.schedules.changes import Change, Kind, change_of
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import EXIT_USAGE, fail, print_json, print_list, printable, say, time_text
+from nightshift.cli.terminal import (
+    EXIT_USAGE,
+    fail,
+    print_change,
+    print_fields,
+    print_json,
+    print_list,
+    printable,
+    say,
+    time_text,
+    value_text,
+)
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import JsonObject
 
@@ -20,7 +31,10 @@ if TYPE_CHECKING:
     from nightshift.client import ApiError, Client
 
 CIRCLE: Final = "circle"  # the server's code
-STARTS_NOTHING: Final = frozenset({"skipped", "refused", "missed", "failed"})  # states of a run
+RUN_COLUMNS: Final = (
+    *(("RUN", "id"), ("DUE", "due_at"), ("DATE", "local_date"), ("STATE", "state"), ("JOB", "job_id")),
+    *(("STARTED", "started_at"), ("ENDED", "ended_at"), ("VERSION", "version"), ("REASON", "reason")),
+)
 MARKS: Final = {Kind.CREATED: "+", Kind.UPDATED: "~", Kind.DELETED: "-"}
 
 app = typer.Typer(help="Jobs that start by themselves: apply plans, look, pause, run.", no_args_is_help=True)
@@ -56,7 +70,7 @@ def apply(
         with _mistakes_in_files():
             plans = in_order(plans, {one["name"]: one["after"] for one in left if not prune})
         changes = [_checked(client, plan, there) for plan in plans]
-        changes += [deletion_of(schedule) for schedule in left if prune]
+        changes += [Change(schedule["name"], Kind.DELETED, {}) for schedule in left if prune]
         _print_changes(changes, json=json)
         if not dry_run:
             _carry_out(client, plans, changes)
@@ -79,10 +93,8 @@ def show(name: Name, json: Json = False) -> None:
         schedule = client.get_schedule(name)
     if json:
         print_json(schedule)
-        return
-    for field, value in schedule.items():
-        if field != "object" and value not in (None, [], {}):
-            typer.echo(f"{field + ':':<18} {_readable(field, value)}")
+    else:
+        print_fields(schedule, _readable)
 
 
 @app.command()
@@ -90,7 +102,7 @@ def pause(name: Name, json: Json = False) -> None:
     """Start no more runs of a schedule until it is resumed. A run that has started goes on."""
     with open_client() as client:
         schedule = client.pause_schedule(name)
-    _print_change(schedule, f"{name} is paused", json)
+    print_change(schedule, f"{name} is paused", as_json=json)
 
 
 @app.command()
@@ -98,14 +110,13 @@ def resume(name: Name, json: Json = False) -> None:
     """Start runs of a paused schedule again, from its next time on."""
     with open_client() as client:
         schedule = client.resume_schedule(name)
-    _print_change(schedule, f"{name} goes on{_next_text(schedule)}", json)
+    print_change(schedule, f"{name} goes on{_next_text(schedule)}", as_json=json)
 
 
 @app.command("run-now")
 def run_now(name: Name, json: Json = False) -> None:
-    """Start a run of a schedule now, beside its times, and print the run's id.
-
-    It is an error if no job was started and none will be: the run is skipped or refused.
+    """Start a run of a schedule now, beside its times, and print the run's id. `history` says what became of
+    it.
     """
     with open_client() as client:
         run = client.run_schedule(name)
@@ -113,13 +124,6 @@ def run_now(name: Name, json: Json = False) -> None:
         print_json(run)
     else:
         typer.echo(run["id"])
-    job = f" as {run['job_id']}" if run["job_id"] else ""
-    reason = f": {run['reason']}" if run["reason"] else ""
-    said = printable(f"{name}: {run['state']}{job}{reason}")
-    if run["state"] in STARTS_NOTHING:
-        fail(said)
-    if not json:
-        say(said)
 
 
 @app.command()
@@ -131,8 +135,7 @@ def history(
     """List a schedule's runs, newest first."""
     with open_client() as client:
         runs = list(client.schedule_runs(name, limit=limit))
-    headings = ("RUN", "DUE", "DATE", "STATE", "JOB", "STARTED", "ENDED", "VERSION", "REASON")
-    print_list(runs, headings, _run_line, json=json)
+    print_list(runs, [heading for heading, _ in RUN_COLUMNS], _run_line, json=json)
 
 
 @app.command()
@@ -140,7 +143,7 @@ def delete(name: Name, json: Json = False) -> None:
     """Delete a schedule with its history. Its jobs stay, and one that runs goes on."""
     with open_client() as client:
         client.delete_schedule(name)
-    _print_change({"name": name, "object": "schedule", "deleted": True}, f"{name} is deleted", json)
+    print_change({"name": name, "object": "schedule", "deleted": True}, f"{name} is deleted", as_json=json)
 
 
 @contextmanager
@@ -215,13 +218,6 @@ def _say_outcome(changes: Sequence[Change], left: Sequence[str], *, dry_run: boo
         )
 
 
-def _print_change(data: JsonObject, message: str, json: bool) -> None:
-    if json:
-        print_json(data)
-    else:
-        say(printable(message))
-
-
 def _schedule_line(schedule: JsonObject) -> tuple[object, ...]:
     next_runs, last = schedule.get("next_runs") or [None], schedule.get("last_run") or {}
     return (
@@ -244,17 +240,8 @@ def _state_of(schedule: JsonObject) -> str:
 
 
 def _run_line(run: JsonObject) -> tuple[object, ...]:
-    return (
-        run["id"],
-        _time(run["due_at"]),
-        run["local_date"],
-        run["state"],
-        run["job_id"],
-        _time(run["started_at"]),
-        _time(run["ended_at"]),
-        run["version"],
-        run["reason"],
-    )
+    values = ((field, run[field]) for _, field in RUN_COLUMNS)
+    return tuple(None if value is None else value_text(field, value) for field, value in values)
 
 
 def _next_text(schedule: JsonObject) -> str:
@@ -269,9 +256,7 @@ def _readable(field: str, value: Any) -> str:
         return printable(f"{value['message']} ({value['code']})")
     if field == "last_run":
         return printable(f"{value['state']}, due {time_text(value['due_at'])}, {value['job_id'] or 'no job'}")
-    if field.endswith("_at") and isinstance(value, int):
-        return time_text(value)
-    return printable(value) if isinstance(value, str) else _json(value)
+    return value_text(field, value)
 
 
 def _time(at_s: int | None) -> str | None:

@@ -20,7 +20,7 @@ import yaml
 
 from nightshift.errors import ConfigurationError
 from nightshift.jobs import JsonObject
-from nightshift.process.yaml_files import YamlProblem, error_in, line_of, naming, parsed
+from nightshift.process.yaml_files import YamlProblem, error_in, line_of, naming, only_field, parsed
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # thousands of plans
 SCHEDULES: Final = "schedules"
@@ -28,7 +28,7 @@ SCHEDULES: Final = "schedules"
 _TEXT_TAG: Final = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
 _READER: Final = yaml.SafeLoader("")
-_TIME: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_KINDS: Final = {"timestamp": "a date", "bool": "true or false"}
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,8 @@ def in_order(plans: Sequence[Plan], others: Mapping[str, str | None]) -> list[Pl
 
 def _read(path: Path) -> Iterator[Plan]:
     with naming(path):
-        root = parsed(path, FILE_BYTES_MAX)
-        for key, _ in root.value:
-            if key.value != SCHEDULES:
-                raise YamlProblem(line_of(key), key.value, f"there is no such field; there is {SCHEDULES}")
-        plans = next((value for _, value in root.value), None)
-        if not isinstance(plans, yaml.SequenceNode):
-            raise YamlProblem(line_of(root), SCHEDULES, "it should hold a list of plans, each with a `name`")
+        root = parsed(path, FILE_BYTES_MAX, first=SCHEDULES)
+        plans = only_field(root, SCHEDULES, yaml.SequenceNode, "a list of plans, each with a `name`")
         for place, node in enumerate(plans.value):
             yield _plan(path, node, f"{SCHEDULES}[{place}]")
 
@@ -112,8 +107,6 @@ def _value(node: yaml.Node, field: str) -> Any:
         return {key.value: _value(value, f"{field}.{key.value}") for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_value(element, f"{field}[{place}]") for place, element in enumerate(node.value)]
-    if node.tag != _TEXT_TAG:
-        raise YamlProblem(line_of(node), field, f"tags such as {node.tag} are not read")
     assert isinstance(node, yaml.ScalarNode)
     return node.value if node.style else _plain(node, field)
 
@@ -123,15 +116,12 @@ def _plain(node: yaml.ScalarNode, field: str) -> Any:
     else, such as `no` for false, is refused.
     """
     text = node.value
-    if _TIME.fullmatch(text):
-        says = f'put it in quotes, "{text}": YAML takes 1:00 for the number 60, as times are in base 60'
-        raise YamlProblem(line_of(node), field, says)
     tag: str = _READER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag in (_TEXT_TAG, _NULL_TAG):
         return text if tag == _TEXT_TAG else None
     try:
         return json.loads(text)
     except ValueError as error:
-        kind = tag.rpartition(":")[2].replace("timestamp", "date").replace("bool", "true or false")
+        kind = _KINDS.get(tag.rpartition(":")[2], "a number")  # 1:00 for 60: times are in base 60
         says = f'YAML takes {text} for {kind}: put it in quotes, "{text}", or write it as JSON does'
         raise YamlProblem(line_of(node), field, says) from error

@@ -40,6 +40,10 @@ class Forecast:
     outlook: Outlook | None
 
     @property
+    def is_to_be_told(self) -> bool:
+        return self.outlook is not self.job.outlook
+
+    @property
     def has_moved(self) -> bool:
         """Whether `urgent_at` is to be recorded."""
         before, after = self.job.urgent_at, self.urgent_at

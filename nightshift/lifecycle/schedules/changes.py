@@ -7,22 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
-from nightshift.errors import Conflict, InvalidRequest, NotFound
-from nightshift.jobs import Face, JobSpec, JsonObject
+from nightshift.errors import Conflict, NotFound
+from nightshift.jobs import Face, JobSpec
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.schedules.ends import end_run
 from nightshift.lifecycle.submission import Submitter, check_hours, new_job
 from nightshift.schedules.plans import (
     Overlap,
-    Plan,
     Schedule,
     ScheduleProblem,
     ScheduleVersion,
+    about_job,
     check_no_circle,
-    of_job,
 )
 from nightshift.schedules.runs import Run, RunState
 from nightshift.schedules.variables import (
@@ -48,23 +47,9 @@ class Change(StrEnum):
     UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewPlan:
-    """A plan as it was sent, and its job."""
-
-    plan: Plan
-    job: JsonObject  # as sent
-    webhook: JsonObject | None  # likewise, without its secret
-    spec: JobSpec
-    priority: PriorityClass
-    fingerprint: str
-    webhook_secret: bytes | None = None  # encrypted
-
-
 @dataclass(frozen=True)
 class Applied:
     schedule: Schedule
-    version: ScheduleVersion
     change: Change
 
 
@@ -76,38 +61,45 @@ def get_schedule(tx: Transaction, tenant_id: str, name: str, *, is_locked: bool 
     return schedule
 
 
+def check_name(tx: Transaction, tenant_id: str, name: str | None) -> None:
+    """Raises Conflict for a job that would have a schedule's name without being a run of it."""
+    if name is not None and tx.schedules.named(tenant_id, name) is not None:
+        raise Conflict(
+            f"Invalid 'name': '{name}' is a schedule, and its runs have this name. Run it now "
+            f"(`nightshift schedules run-now {name}`), or choose another name.",
+            param="name",
+            code="name_of_schedule",
+        )
+
+
 def checked_plan(
-    new: NewPlan,
+    new: ScheduleVersion,
     tenant_id: str,
     submitter: Submitter,
     ceiling: PriorityClass,
-    now: datetime,
-    webhook_secret: str | None,
-) -> NewPlan:
+    webhook_secret: str | None = None,
+) -> ScheduleVersion:
     """A plan that `check_plan` has passed, its job checked as it would be today. Raises InvalidRequest,
     naming the field.
     """
-    spec = new.spec
-    output = spec.output or ""
+    spec, now = JobSpec.from_json(new.spec), new.created_at
     for number, input in enumerate(spec.inputs):
         check_variables(input, f"job.input[{number}]" if spec.further_inputs else "job.input")
     if spec.output is not None:  # else the service keeps the results with the job
-        check_output(output, "job.output", overwrite=new.plan.overwrite)
+        check_output(spec.output, "job.output", overwrite=new.plan.overwrite)
     for key, value in (spec.metadata or {}).items():
         check_variables(value, f"job.metadata.{key}")
-    day = str(now.astimezone(zone_named(new.plan.time_zone)).date())
-    earlier = replaced(output, _EARLIER)
-    values = {DATE: day, RUN_ID: f"run_{'0' * SUFFIX_LENGTH}", PREVIOUS_OUTPUT: earlier}
-    job = new_job(
-        tenant_id, Face.NATIVE, with_values(spec, values), fingerprint=new.fingerprint, priority=new.priority
-    )
-    cron = new.plan.cron_at(now)
-    try:
+    values = {
+        DATE: str(now.astimezone(zone_named(new.plan.time_zone)).date()),
+        RUN_ID: f"run_{'0' * SUFFIX_LENGTH}",
+        PREVIOUS_OUTPUT: replaced(spec.output or "", _EARLIER),
+    }
+    spec, cron = with_values(spec, values), new.plan.cron_at(now)
+    job = new_job(tenant_id, Face.NATIVE, spec, fingerprint=new.fingerprint)
+    with about_job():
         if cron is not None:
-            check_hours(job.spec, cron.first_after(now) or now)
+            check_hours(spec, cron.first_after(now) or now)
         checked = submitter.check(job, ceiling, webhook_secret=webhook_secret)
-    except InvalidRequest as error:
-        raise of_job(error) from error
     return replace(new, webhook_secret=checked.webhook_secret)
 
 
@@ -120,117 +112,70 @@ def with_values(spec: JobSpec, values: Mapping[str, str]) -> JobSpec:
 
 
 def apply(
-    tx: Transaction,
-    new: NewPlan,
-    tenant_id: str,
-    key_id: str,
-    submitter: Submitter,
-    now: datetime,
-    *,
-    dry_run: bool = False,
+    tx: Transaction, new: ScheduleVersion, tenant_id: str, submitter: Submitter, now: datetime
 ) -> Applied:
-    """Applies a checked plan on behalf of a key; the same plan again makes no new version. `dry_run` only
-    reads.
+    """Applies a checked plan on behalf of its key; the same plan again makes no new version.
 
     Raises InvalidRequest, UnknownModel, Conflict.
     """
-    old = tx.schedules.named(tenant_id, new.plan.name, is_locked=not dry_run)
-    if not dry_run:  # plans applied at once are counted, and make a circle, one by one
-        tx.holdings.take_turn(tenant_id)  # after the schedule, as where a run's job is counted
-    if old is not None:
-        current = tx.schedules.version(old.id, old.version)
-        if current.fingerprint == new.fingerprint:
-            return _again(tx, old, current, key_id, dry_run=dry_run)
-    _check_in(tx, new, tenant_id, submitter, now)
-    if old is None and tx.schedules.count(tenant_id) >= submitter.settings.schedules_max:
-        raise Conflict(
-            f"There are {submitter.settings.schedules_max} schedules already, which is the most a tenant may "
-            "have (NIGHTSHIFT_SCHEDULES_MAX).",
-            code="too_many_schedules",
-        )
-    schedule = _scheduled(new, old, tenant_id, key_id, now)
-    version = _version(new, schedule, now)
-    if dry_run:
-        return Applied(schedule, version, Change.CREATED if old is None else Change.UPDATED)
-    if old is None:
-        if not tx.schedules.insert(schedule):
-            raise Conflict("A schedule of this name was created meanwhile. Apply the plan again.")
-    else:
+    tx.schedules.named(tenant_id, new.plan.name, is_locked=True)
+    tx.holdings.take_turn(tenant_id)  # plans applied at once are counted, and make a circle, one by one
+    applied = try_plan(tx, new, tenant_id, submitter, now)
+    schedule = applied.schedule
+    if applied.change is not Change.CREATED:
         tx.schedules.update(schedule)
-        tx.schedules.delete_versions(schedule.id, schedule.version - VERSIONS_KEPT)
-    tx.schedules.insert_version(version)
-    return Applied(schedule, version, Change.CREATED if old is None else Change.UPDATED)
+    elif not tx.schedules.insert(schedule):
+        raise Conflict("A schedule of this name was created meanwhile. Apply the plan again.")
+    if applied.change is Change.UPDATED:
+        tx.schedules.insert_version(schedule)
+        tx.schedules.delete_versions(schedule.id, schedule.current.version - VERSIONS_KEPT)
+    return applied
 
 
-def _again(
-    tx: Transaction, old: Schedule, current: ScheduleVersion, key_id: str, *, dry_run: bool
+def try_plan(
+    tx: Transaction, new: ScheduleVersion, tenant_id: str, submitter: Submitter, now: datetime
 ) -> Applied:
-    """The same plan: only the key is another, perhaps instead of a revoked one."""
-    if old.key_id != key_id and not dry_run:
-        old = replace(old, key_id=key_id, problem=None)
-        tx.schedules.update(old)
-    return Applied(old, current, Change.UNCHANGED)
-
-
-def _check_in(tx: Transaction, new: NewPlan, tenant_id: str, submitter: Submitter, now: datetime) -> None:
-    """Checks what the database knows. Raises InvalidRequest, UnknownModel."""
-
-    def after_of(name: str) -> str | None:
-        other = tx.schedules.named(tenant_id, name)
-        return None if other is None else other.after
-
-    check_no_circle(new.plan, after_of)
-    job = new_job(tenant_id, Face.NATIVE, new.spec, fingerprint=new.fingerprint)
-    try:
+    """The schedule that a checked plan makes, or whatever `apply` would raise; only reads."""
+    old = tx.schedules.named(tenant_id, new.plan.name)
+    if old is not None and old.current.fingerprint == new.fingerprint:
+        # Another key may be in the place of a revoked one.
+        again = old if old.key_id == new.key_id else replace(old, key_id=new.key_id, problem=None)
+        return Applied(again, Change.UNCHANGED)
+    check_no_circle(new.plan, tx.schedules.followed(tenant_id))
+    job = new_job(tenant_id, Face.NATIVE, JobSpec.from_json(new.spec), fingerprint=new.fingerprint)
+    with about_job():
         submitter.try_model(tx, job)
         submitter.try_file(tx, job, now)
-    except InvalidRequest as error:
-        raise of_job(error) from error
+    schedules_max = submitter.settings.schedules_max
+    if old is None and tx.schedules.count(tenant_id) >= schedules_max:
+        raise Conflict(
+            f"There are {schedules_max} schedules already, which is the most a tenant may have "
+            "(NIGHTSHIFT_SCHEDULES_MAX).",
+            code="too_many_schedules",
+        )
+    first_at = _first_after(new, now)
+    if old is None:
+        schedule = Schedule(
+            id=new_id("sched"),
+            tenant_id=tenant_id,
+            name=new.plan.name,
+            current=replace(new, version=1, created_at=now),
+            key_id=new.key_id,
+            created_at=now,
+            next_at=first_at,
+        )
+        return Applied(schedule, Change.CREATED)
+    current = replace(new, version=old.current.version + 1, created_at=now)
+    is_due = old.next_at is not None and old.next_at <= now  # and about to be recorded
+    next_at = None if old.paused_at or first_at is None else old.next_at if is_due else first_at
+    changed = replace(old, current=current, key_id=new.key_id, next_at=next_at, problem=None)
+    return Applied(changed, Change.UPDATED)
 
 
-def _scheduled(new: NewPlan, old: Schedule | None, tenant_id: str, key_id: str, now: datetime) -> Schedule:
-    """The schedule with its new plan. Of a changed one, what is under way goes on."""
-    cron = new.plan.cron_at(now)
-    schedule = old or Schedule(
-        id=new_id("sched"),
-        tenant_id=tenant_id,
-        name=new.plan.name,
-        version=0,
-        after=None,
-        key_id=key_id,
-        created_at=now,
-        updated_at=now,
-    )
-    is_due = schedule.next_at is not None and schedule.next_at <= now  # and about to be recorded
-    if schedule.paused_at is not None or cron is None:
-        next_at = None
-    else:
-        next_at = schedule.next_at if is_due else cron.first_after(now)
-    return replace(
-        schedule,
-        version=schedule.version + 1,
-        after=new.plan.after,
-        key_id=key_id,
-        updated_at=now,
-        next_at=next_at,
-        problem=None,
-    )
-
-
-def _version(new: NewPlan, schedule: Schedule, now: datetime) -> ScheduleVersion:
-    return ScheduleVersion(
-        schedule_id=schedule.id,
-        version=schedule.version,
-        created_at=now,
-        key_id=schedule.key_id,
-        fingerprint=new.fingerprint,
-        plan=new.plan,
-        job=new.job,
-        webhook=new.webhook,
-        spec=new.spec.to_json(),
-        priority=new.priority,
-        webhook_secret=new.webhook_secret,
-    )
+def _first_after(version: ScheduleVersion, now: datetime) -> datetime | None:
+    """The plan's next instant; None: it follows another one."""
+    cron = version.plan.cron_at(now)
+    return None if cron is None else cron.first_after(now)
 
 
 def pause(tx: Transaction, schedule: Schedule, now: datetime) -> Schedule:
@@ -251,8 +196,7 @@ def resume(tx: Transaction, schedule: Schedule, now: datetime) -> Schedule:
     """Resumes a locked schedule from now on: what came in its pause is not made up for."""
     if schedule.paused_at is None:
         return schedule
-    cron = tx.schedules.version(schedule.id, schedule.version).plan.cron_at(now)
-    resumed = replace(schedule, paused_at=None, next_at=None if cron is None else cron.first_after(now))
+    resumed = replace(schedule, paused_at=None, next_at=_first_after(schedule.current, now))
     tx.schedules.update(resumed)
     return resumed
 
@@ -262,15 +206,14 @@ def run_now(tx: Transaction, schedule: Schedule, now: datetime) -> Run:
 
     It follows no other plan's run, and none follows it. Raises Conflict.
     """
-    plan = tx.schedules.version(schedule.id, schedule.version).plan
     under_way = tx.schedules.under_way(schedule.id)
-    if under_way and plan.overlap is Overlap.SKIP:
+    if under_way and schedule.plan.overlap is Overlap.SKIP:
         last = under_way[-1]
         raise Conflict(
             f"The run of {last.local_date} is under way ({last.job_id or last.id}), and 'overlap' is "
             '"skip". Wait for its end, or cancel its job.'
         )
-    run = new_run(schedule, now, str(now.astimezone(zone_named(plan.time_zone)).date()), now)
+    run = new_run(schedule, now, str(now.astimezone(zone_named(schedule.plan.time_zone)).date()), now)
     if not tx.schedules.insert_run(run):
         raise Conflict("There is a run of this instant. Try again.")
     return run
@@ -282,7 +225,7 @@ def new_run(schedule: Schedule, due_at: datetime, local_date: str, check_at: dat
         id=new_id("run"),
         schedule_id=schedule.id,
         tenant_id=schedule.tenant_id,
-        version=schedule.version,
+        version=schedule.current.version,
         due_at=due_at,
         local_date=local_date,
         state=RunState.WAITING,
@@ -299,14 +242,8 @@ def delete_schedule(tx: Transaction, schedule: Schedule, now: datetime) -> None:
 
 def problem_of(tx: Transaction, schedule: Schedule) -> ScheduleProblem | None:
     """The reason why it does not run as planned, and what to do."""
-    if schedule.problem is not None or schedule.after is None:
+    after = schedule.plan.after
+    if schedule.problem is not None or after is None or tx.schedules.named(schedule.tenant_id, after):
         return schedule.problem
-    if tx.schedules.named(schedule.tenant_id, schedule.after) is not None:
-        return None
-    message = f"It follows '{schedule.after}', which there is not: apply that plan, or change 'after'."
+    message = f"It follows '{after}', which there is not: apply that plan, or change 'after'."
     return ScheduleProblem(AFTER_MISSING, message)
-
-
-def shown_values(version: ScheduleVersion) -> dict[str, Any]:
-    """The plan's fields as its owner reads them."""
-    return version.plan.to_json() | {"job": version.job, "webhook": version.webhook}

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from nightshift.errors import InvalidRequest, NightshiftError, OutputInUse, TooManyRequests, shortened
+from nightshift.errors import InvalidRequest, NightshiftError, OutputInUse, TooManyRequests
 from nightshift.jobs import Face, JobSpec, NewJob
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.schedules.changes import new_run, with_values
 from nightshift.lifecycle.schedules.ends import end_run
 from nightshift.lifecycle.submission import Submitter, new_job
-from nightshift.schedules.plans import Schedule, ScheduleProblem, ScheduleVersion
+from nightshift.schedules.plans import Schedule, ScheduleProblem
 from nightshift.schedules.runs import DueRun, Run, RunState, Start, behind, beside, due_runs, jittered
 from nightshift.schedules.variables import DATE, PREVIOUS_OUTPUT, RUN_ID, variables_of
 from nightshift.store import Transaction
@@ -27,7 +27,6 @@ from nightshift.tenants.tenant import TenantState
 RUNS_KEPT: Final = 1000  # of a schedule
 TRIED_AGAIN_AFTER: Final = timedelta(seconds=30)
 ROTATIONS_MAX: Final = 100  # of a key, since it applied the plan
-REASON_BYTES_MAX: Final = 500
 
 RUN_MISSED: Final = "run_missed"
 KEY_REVOKED: Final = "key_revoked"
@@ -46,12 +45,6 @@ class Looked:
     job_to_cancel: str | None = None  # to be cancelled in a transaction of its own
 
 
-class _Refusal(Exception):
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.problem = ScheduleProblem(code, message)
-
-
 def record(tx: Transaction, schedule_id: str, now: datetime) -> list[RunState]:
     """Records a schedule's instants until now, and the runs that follow them. Returns their states: none if
     another process was first.
@@ -59,9 +52,9 @@ def record(tx: Transaction, schedule_id: str, now: datetime) -> list[RunState]:
     schedule = tx.schedules.lock(schedule_id)
     if schedule is None or schedule.next_at is None or schedule.next_at > now:
         return []
-    version = tx.schedules.version(schedule.id, schedule.version)
+    plan = schedule.plan
     try:
-        cron = version.plan.cron_at(now)
+        cron = plan.cron_at(now)
     except InvalidRequest as error:  # a zone that the time zone database has no longer
         problem = ScheduleProblem(INVALID_PLAN, f"{error.message} Apply the plan with another.")
         tx.schedules.update(replace(schedule, next_at=None, problem=problem))
@@ -69,15 +62,13 @@ def record(tx: Transaction, schedule_id: str, now: datetime) -> list[RunState]:
     if cron is None:
         return []
     runs = [
-        _recorded(tx, schedule, due, jittered(schedule.id, due.instant, version.plan.jitter_s), now)
-        for due in due_runs(version.plan, cron, schedule.next_at, now)
+        _recorded(tx, schedule, due, jittered(schedule.id, due.instant, plan.jitter_s), now)
+        for due in due_runs(plan, cron, schedule.next_at, now)
     ]
     recorded = [run for run in runs if run is not None]
-    next_at = cron.first_after(now)
-    problem_now = schedule.problem
-    if any(run.state is RunState.MISSED for run in recorded):
-        problem_now = _missed(recorded)
-    tx.schedules.update(replace(schedule, next_at=next_at, problem=problem_now))
+    missed = [run for run in recorded if run.state is RunState.MISSED]
+    problem_now = _missed(missed) if missed else schedule.problem
+    tx.schedules.update(replace(schedule, next_at=cron.first_after(now), problem=problem_now))
     tx.schedules.delete_old_runs(schedule.id, RUNS_KEPT)
     return [run.state for run in recorded]
 
@@ -107,8 +98,7 @@ def _record_followers(tx: Transaction, schedule: Schedule, run: Run) -> None:
                 recorded.append(follower)
 
 
-def _missed(recorded: list[Run]) -> ScheduleProblem:
-    missed = [run for run in recorded if run.state is RunState.MISSED]
+def _missed(missed: Sequence[Run]) -> ScheduleProblem:
     dates = ", ".join(dict.fromkeys(run.local_date for run in missed[-3:]))
     return ScheduleProblem(
         RUN_MISSED,
@@ -122,15 +112,15 @@ def look(tx: Transaction, run: Run, submitter: Submitter, now: datetime) -> Look
     schedule = tx.schedules.lock(run.schedule_id)
     if schedule is None or not tx.schedules.take_run(run.id):
         return None
-    version = tx.schedules.version(schedule.id, schedule.version)
     step, reason = Start.NOW, ""
     if run.follows is not None:
-        step, reason = behind(tx.schedules.run_of(run.follows, run.due_at), schedule.after or "another plan")
+        followed = tx.schedules.run_of(run.follows, run.due_at)
+        step, reason = behind(followed, schedule.plan.after or "another plan")
     earlier = tx.schedules.under_way(schedule.id, before=run.due_at)
     if step is Start.NOW:
-        step, reason = beside(version.plan, earlier)
+        step, reason = beside(schedule.plan, earlier)
     if step is Start.NOW:
-        return _submit(tx, schedule, version, run, submitter, now)
+        return _submit(tx, schedule, run, submitter, now)
     if step is Start.SKIP:
         end_run(tx, run, RunState.SKIPPED, reason, now)
         return Looked(RunState.SKIPPED)
@@ -152,33 +142,23 @@ def _replaced(tx: Transaction, run: Run, earlier: Sequence[Run], now: datetime) 
     return next((job.id for job in jobs if job.state in RUNNABLE_STATES and job.stop_reason is None), None)
 
 
-def _submit(
-    tx: Transaction,
-    schedule: Schedule,
-    version: ScheduleVersion,
-    run: Run,
-    submitter: Submitter,
-    now: datetime,
-) -> Looked:
+def _submit(tx: Transaction, schedule: Schedule, run: Run, submitter: Submitter, now: datetime) -> Looked:
     try:
-        ceiling = _ceiling(tx, schedule, now)
-        new = submitter.check(_job(tx, version, run), ceiling)
-        new = replace(new, webhook_secret=version.webhook_secret)
+        new = submitter.check(_job(tx, schedule, run), _ceiling(tx, schedule, now))
+        new = replace(new, webhook_secret=schedule.current.webhook_secret)
         job = submitter.submit_bulk(tx, new, now).job
-    except _Refusal as refusal:
-        return _refused(tx, schedule, run, refusal.problem, now)
-    except (TooManyRequests, OutputInUse) as error:
-        if isinstance(error, OutputInUse) or error.retry_helps:
-            return _put_off(tx, schedule, run, error, now)
-        return _refused(tx, schedule, run, _problem(error), now)
+    except OutputInUse as error:
+        return _not_submitted(tx, schedule, run, error, now, try_again=True)
+    except TooManyRequests as error:
+        return _not_submitted(tx, schedule, run, error, now, try_again=error.retry_helps)
     except InvalidRequest as error:
-        return _refused(tx, schedule, run, _problem(error), now)
+        return _not_submitted(tx, schedule, run, error, now)
     tx.schedules.change_run(
         run.id,
         state=RunState.SUBMITTED,
         job_id=job.id,
         output=job.spec.output,
-        version=version.version,
+        version=schedule.current.version,
         started_at=now,
         reason=None,
     )
@@ -188,41 +168,40 @@ def _submit(
     return Looked(RunState.SUBMITTED, delay_s)
 
 
-def _job(tx: Transaction, version: ScheduleVersion, run: Run) -> NewJob:
-    """The run's job, found by the plan's name and the local date. Raises _Refusal."""
-    spec = JobSpec.from_json(version.spec)
+def _job(tx: Transaction, schedule: Schedule, run: Run) -> NewJob:
+    """The run's job, found by the plan's name and the local date. Raises InvalidRequest."""
+    spec = JobSpec.from_json(schedule.current.spec)
     earlier = tx.schedules.last_output(run.schedule_id) or ""
     values = {DATE: run.local_date, RUN_ID: run.id, PREVIOUS_OUTPUT: earlier}
     if not earlier and any(PREVIOUS_OUTPUT in variables_of(input) for input in spec.inputs):
-        message = (
+        raise InvalidRequest(
             "'job.input' names {{previous_output}}, and no run has succeeded yet: run the schedule once with "
-            "another input."
+            "another input.",
+            code=NO_PREVIOUS_OUTPUT,
         )
-        raise _Refusal(NO_PREVIOUS_OUTPUT, message)
-    named = replace(with_values(spec, values), name=version.plan.name, run_date=run.local_date)
     return new_job(
         run.tenant_id,
         Face.NATIVE,
-        named,
+        replace(with_values(spec, values), name=schedule.name, run_date=run.local_date),
         fingerprint=fingerprint("/v1/schedules", {"run": run.id}),
-        priority=PriorityClass(version.priority),
+        priority=PriorityClass(schedule.current.priority),
     )
 
 
 def _ceiling(tx: Transaction, schedule: Schedule, now: datetime) -> PriorityClass:
-    """The best class that the tenant's jobs may have. Raises _Refusal if neither the tenant nor the key that
-    applied the plan could submit now.
+    """The best class that the tenant's jobs may have. Raises InvalidRequest if neither the tenant nor the key
+    that applied the plan could submit now.
     """
     tenant = tx.tenants.find(schedule.tenant_id)
     if tenant is not None and tenant.state is not TenantState.ACTIVE:
         message = "The tenant is disabled: an administrator of the service can enable it."
-        raise _Refusal(TENANT_DISABLED, message)
+        raise InvalidRequest(message, code=TENANT_DISABLED)
     if not _may_submit(tx, schedule.key_id, now):
-        message = (
+        raise InvalidRequest(
             f"The API key {schedule.key_id}, which applied the plan, was revoked, has expired or lost the "
-            "scope 'submit': apply the plan again with another key."
+            "scope 'submit': apply the plan again with another key.",
+            code=KEY_REVOKED,
         )
-        raise _Refusal(KEY_REVOKED, message)
     return PriorityClass.INTERACTIVE if tenant is None else tenant.priority_ceiling
 
 
@@ -239,11 +218,21 @@ def _may_submit(tx: Transaction, key_id: str, now: datetime) -> bool:
     return False
 
 
-def _refused(
-    tx: Transaction, schedule: Schedule, run: Run, problem: ScheduleProblem, now: datetime
+def _not_submitted(
+    tx: Transaction,
+    schedule: Schedule,
+    run: Run,
+    error: NightshiftError,
+    now: datetime,
+    *,
+    try_again: bool = False,
 ) -> Looked:
-    tx.schedules.update(replace(schedule, problem=problem))
-    end_run(tx, run, RunState.REFUSED, problem.message, now)
+    """The run is refused, or waits for a limit or a folder that keeps its job out at present."""
+    tx.schedules.update(replace(schedule, problem=ScheduleProblem(error.code or "error", error.message)))
+    if try_again:
+        tx.schedules.change_run(run.id, reason=error.message, check_at=now + TRIED_AGAIN_AFTER)
+        return Looked(RunState.WAITING)
+    end_run(tx, run, RunState.REFUSED, error.message, now)
     return Looked(RunState.REFUSED)
 
 
@@ -253,16 +242,4 @@ def give_up(tx: Transaction, run: Run, now: datetime) -> Looked | None:
     if schedule is None or not tx.schedules.take_run(run.id):
         return None
     message = f"The run could not be started: the scheduler's log says why, beside {run.id}."
-    return _refused(tx, schedule, run, ScheduleProblem(START_FAILED, message), now)
-
-
-def _put_off(tx: Transaction, schedule: Schedule, run: Run, error: NightshiftError, now: datetime) -> Looked:
-    """The run waits, and its job is submitted as soon as the limit or the folder allows it."""
-    problem = _problem(error)
-    tx.schedules.update(replace(schedule, problem=problem))
-    tx.schedules.change_run(run.id, reason=problem.message, check_at=now + TRIED_AGAIN_AFTER)
-    return Looked(RunState.WAITING)
-
-
-def _problem(error: NightshiftError) -> ScheduleProblem:
-    return ScheduleProblem(error.code or "error", shortened(error.message, REASON_BYTES_MAX))
+    return _not_submitted(tx, schedule, run, NightshiftError(message, code=START_FAILED), now)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, func, select, update
 
 from nightshift.jobs import Job, JobKind, Outlook
 from nightshift.jobs.capacity.forecasts import Forecast, RunningJob
@@ -54,15 +54,16 @@ class Windows(Statements):
         """Planned bulk jobs that are neither paused nor stopping."""
         return self._all(_RUNNING, _to_running)
 
-    def record_urgency(self, forecast: Forecast) -> bool:
-        """Records from when a job is urgent. False: it is over, or its window has turned."""
-        before = job.c.urgent_at.is_not_distinct_from(forecast.job.urgent_at)
-        return self._update(forecast.job.id, before, urgent_at=forecast.urgent_at)
-
-    def record_outlook(self, forecast: Forecast) -> bool:
-        """Records that an owner is told. False: another scheduler did, or the job is over."""
-        before = job.c.outlook.is_not_distinct_from(forecast.job.outlook)
-        return self._update(forecast.job.id, before, outlook=forecast.outlook)
+    def record(self, forecast: Forecast) -> bool:
+        """Records from when a job is urgent, and what its owner is told. False: another scheduler did, it is
+        over, or its window has turned.
+        """
+        told, urgent_at = forecast.job.outlook, forecast.job.urgent_at
+        is_as_before = and_(
+            job.c.outlook.is_not_distinct_from(told), job.c.urgent_at.is_not_distinct_from(urgent_at)
+        )
+        values = {"urgent_at": forecast.urgent_at, "outlook": forecast.outlook}
+        return self._update(forecast.job.id, is_as_before, **values)
 
     def _update(self, job_id: str, guard: ColumnElement[bool], **values: Any) -> bool:
         return self._changes_one(update(job).where(job.c.id == job_id, *MAY_EXPIRE, guard).values(**values))

@@ -17,7 +17,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.schedules import changes
-from nightshift.lifecycle.schedules.changes import NewPlan, checked_plan
+from nightshift.lifecycle.schedules.changes import checked_plan
 from nightshift.lifecycle.schedules.starting import record
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
@@ -29,7 +29,7 @@ from nightshift.tenants.keys import Scope, new_key
 from nightshift.tenants.tenant import Tenant
 from nightshift.tenants.vault import Vault
 from scheduler.duties.scheduling import Scheduled, Scheduling, SchedulingConfig
-from tests.helpers.fakes import MODEL, FakeClock, a_spec, an_api_key
+from tests.helpers.fakes import MODEL, FakeClock, a_schedule_version, a_spec, an_api_key
 from tests.integration.scheduler.scheduling import TEMPLATE, Place
 from tests.integration.store.racing import at_once
 
@@ -65,18 +65,17 @@ class Night:
         folder = self.place.uri(f"{plan.name}-")
         wishes = {"input": self.place.uri("in.jsonl"), "output": f"{folder}{{{{date}}}}-{{{{run_id}}}}/"}
         wanted = a_spec(**{**wishes, "template": TEMPLATE, **spec})
-        new = NewPlan(
-            plan=plan,
-            job={},
-            webhook=None,
-            spec=wanted,
-            priority=PriorityClass.STANDARD,
+        now = self.store.now()
+        new = a_schedule_version(
+            plan,
+            created_at=now,
+            key_id=key_id or self.key_id,
+            spec=wanted.to_json(),
             fingerprint=fingerprint("test", plan.to_json() | {"spec": wanted.to_json()}),
         )
-        now = self.store.now()
-        checked = checked_plan(new, TENANT, self.submitter, PriorityClass.INTERACTIVE, now, None)
+        checked = checked_plan(new, TENANT, self.submitter, PriorityClass.INTERACTIVE)
         with self.store.transaction() as tx:
-            applied = changes.apply(tx, checked, TENANT, key_id or self.key_id, self.submitter, now)
+            applied = changes.apply(tx, checked, TENANT, self.submitter, now)
         return applied.schedule
 
     def at(self, moment: datetime) -> Scheduled:
@@ -432,7 +431,7 @@ def test_a_changed_plan_goes_on_with_its_history_and_its_next_instant(night: Nig
     night.at(FIRST_NIGHT)
     changed = night.apply(replace(NIGHTLY, cron="0 3 * * *"))
 
-    assert (changed.id, changed.version) == (schedule.id, 2)
+    assert (changed.id, changed.current.version) == (schedule.id, 2)
     assert changed.next_at == datetime(2026, 12, 1, 3, tzinfo=UTC)
     assert len(night.runs(schedule)) == 1
 
@@ -464,6 +463,18 @@ def test_plans_that_are_applied_at_once_are_counted_one_by_one(place: Place, clo
     ]
 
 
+def test_a_schedule_is_found_while_its_plan_changes(night: Night) -> None:
+    schedule = night.apply()
+
+    at_once(
+        lambda: [night.apply(replace(NIGHTLY, cron=f"{minute} 3 * * *")) for minute in range(20)] and None,
+        lambda: [night.change(schedule, changes.pause) for _ in range(20)] and None,
+    )
+
+    known = night.schedule(schedule)
+    assert (known.current.version, known.next_at) == (21, None)
+
+
 class TestRefusals:
     def test_a_revoked_key_starts_nothing_and_another_that_applies_the_plan_does(self, night: Night) -> None:
         schedule = night.apply()
@@ -482,7 +493,7 @@ class TestRefusals:
             tx.keys.insert(other)
         again = night.apply(key_id=other.id)
         night.at(FIRST_NIGHT + timedelta(days=1))
-        assert (again.version, again.problem) == (1, None)
+        assert (again.current.version, again.problem) == (1, None)
         assert night.states(schedule) == [RunState.REFUSED, RunState.SUBMITTED]
 
     def test_a_rotated_key_is_followed_to_the_one_in_its_place(self, night: Night) -> None:

@@ -13,13 +13,15 @@ from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Job, ShardState, Usage
 from nightshift.jobs.ids import new_id
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem, ScheduleVersion
+from nightshift.schedules.plans import Plan, Schedule, ScheduleProblem
 from nightshift.schedules.runs import Run, RunState
 from nightshift.store import Store, Transaction, tables
 from nightshift.tenants.usage import usage_day
 from tests.helpers.fakes import (
     a_dead_letter,
     a_delivery,
+    a_schedule,
+    a_schedule_version,
     a_webhook_endpoint,
     a_worker,
     an_api_key,
@@ -142,24 +144,13 @@ def add_schedule(
 ) -> Schedule:
     """A schedule of one o'clock every night, with a name of its own. `fields` are the schedule's own."""
     now, id = tx.now(), new_id("sched")
-    made = Plan(name=f"nightly-{id[-8:].lower()}", **{"cron": "0 1 * * *"} | dict(plan or {}))
-    own = {"next_at": now + timedelta(hours=1), "after": made.after, "key_id": "key"} | fields
-    times = {"created_at": now, "updated_at": now}
-    schedule = Schedule(id=id, tenant_id=tenant_id, name=made.name, version=1, **times, **own)
-    version = ScheduleVersion(
-        schedule_id=id,
-        version=1,
-        created_at=now,
-        key_id="key",
-        fingerprint="",
-        plan=made,
-        job=dict(job or {"input": "s3://in/", "output": "s3://out/{{date}}/"}),
-        webhook=None,
-        spec={},
-        priority="background",
-    )
+    name = f"nightly-{id[-8:].lower()}"
+    made = Plan(name=name, **{"cron": "0 1 * * *"} | dict(plan or {}))
+    sent = dict(job or {"input": "s3://in/", "output": "s3://out/{{date}}/"})
+    current = a_schedule_version(made, created_at=now, job=sent)
+    own = {"next_at": now + timedelta(hours=1), "created_at": now} | fields
+    schedule = a_schedule(id=id, tenant_id=tenant_id, name=name, current=current, **own)
     tx.schedules.insert(schedule)
-    tx.schedules.insert_version(version)
     return schedule
 
 

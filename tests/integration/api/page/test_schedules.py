@@ -11,6 +11,7 @@ from nightshift.schedules.plans import ScheduleProblem
 from nightshift.schedules.runs import RunState
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
+from tests.helpers.fakes import a_spec, planned
 from tests.integration.api.page.browser import ground
 from tests.integration.api.page.conftest import SignedInMaker
 from tests.integration.api.page.rows import add_run, add_schedule
@@ -98,6 +99,20 @@ def test_a_schedule_whose_job_will_not_be_ready_in_time_is_late(client, tenant, 
 
     assert [(row.state, row.last.is_late) for row in shown] == [("late", True)]
     assert f"/ui/jobs/{job.id}" in client.get("/ui/schedules").text
+
+
+def test_a_run_whose_job_waits_for_its_window_is_paused_until_then(client, tenant, page_store):
+    with page_store.snapshot() as tx:
+        opens_at = (tx.now() + timedelta(hours=3)).replace(minute=0)
+    window = f"{opens_at:%H}:00-{opens_at:%H}:30"
+    job = planned(page_store, tenant_id=tenant, spec=a_spec(window=window, completion_window_s=7 * 86_400))
+    with page_store.transaction() as tx:
+        made = add_schedule(tx, tenant, plan={"time_zone": "UTC"})
+        add_run(tx, made, tx.now(), RunState.SUBMITTED, job_id=job.id)
+
+    said = f"paused until {opens_at:%a} {opens_at.day} {opens_at:%b %H:%M}"
+    assert said in words(client, "/ui/schedules")
+    assert said in words(client, f"/ui/schedules/{made.name}")
 
 
 def test_a_schedule_is_paused_resumed_and_run_now(client, tenant, page_store):

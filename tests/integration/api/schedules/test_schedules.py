@@ -66,7 +66,8 @@ def test_a_window_is_in_the_plans_zone_and_its_jobs_have_it(http, job, store: St
 
     assert shown["window"] == "01:00-06:00"
     with store.snapshot() as tx:
-        assert tx.schedules.version(shown["id"], 1).spec["window"] == "01:00-06:00 Europe/Berlin"
+        [version] = tx.schedules.versions(shown["id"], limit=1)
+    assert version.spec["window"] == "01:00-06:00 Europe/Berlin"
 
 
 def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
@@ -90,12 +91,13 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
         ({"time_zone": "Europe/Berln"}, "time_zone", "unknown_time_zone"),
         ({"time_zone": "../../etc/passwd"}, "time_zone", "unknown_time_zone"),
         ({"jitter": "5"}, "jitter", "invalid_value"),
+        ({"jitter": 5}, "jitter", "invalid_value"),
         ({"jitter": "25h"}, "jitter", "invalid_value"),
         ({"catch_up_limit": 101}, "catch_up_limit", None),
         ({"catch_up": "all"}, "overlap", "invalid_value"),
         ({"overlap": "both"}, "overlap", None),
         ({"name": "another"}, "name", "invalid_value"),
-        ({"croon": "* * * * *"}, "croon", None),
+        ({"croon": "* * * * *"}, "croon", "unknown_parameter"),
         ({"window": "01:00"}, "window", "invalid_value"),
         ({"window": "01:00-06:00 Europe/Berlin"}, "window", "invalid_value"),
         ({"window": "01:00-01:00"}, "window", "invalid_value"),
@@ -137,6 +139,30 @@ def test_a_wrong_job_of_a_plan_is_refused_by_its_field(http, job, wrong, param, 
     named, said, _ = refusal(put(http, job | wrong))
 
     assert (named, said) == (param, code)
+
+
+def test_a_field_that_there_is_not_is_named_with_the_one_that_may_be_meant(http, job):
+    for refused, wrong, meant in (
+        (put(http, job, corn="0 1 * * *"), "corn", "'cron'"),
+        (put(http, job | {"imput": "s3://x/"}), "imput", "'input'"),
+    ):
+        assert refusal(refused)[2] == f"Unknown parameter: '{wrong}'. Did you mean {meant}?"
+    assert "5m" in refusal(put(http, job, jitter=5))[2]
+
+
+def test_a_job_of_its_own_has_no_schedules_name(http, job, bulk):
+    own = bulk | {"name": "nightly", "date": "2026-11-30"}
+    first = http.post("/v1/jobs", json=own)
+    applied(http, job)
+
+    refused = http.post("/v1/jobs", json=own | {"date": "2026-12-01"})
+    dry = http.post("/v1/jobs?dry_run=true", json=own | {"date": "2026-12-01"}).json()
+    again = http.post("/v1/jobs", json=own)
+
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (409, "name", "name_of_schedule")
+    assert (dry["would_be_accepted"], dry["refusal"]["code"]) == (False, "name_of_schedule")
+    assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
 
 
 def test_a_job_that_would_be_over_before_its_window_opens_is_refused(http, job):

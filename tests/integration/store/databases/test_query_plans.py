@@ -45,7 +45,6 @@ from tests.helpers.fakes import (
     a_job,
     a_schedule,
     a_schedule_run,
-    a_schedule_version,
     a_worker,
     an_api_key,
     claimed,
@@ -239,8 +238,7 @@ def shown_by(store: Store) -> dict[str, str]:
         tx.workers.register(worker)
         tx.keys.insert(key)
         schedule = a_schedule(tenant_id="default", name="shown")
-        if tx.schedules.insert(schedule):
-            tx.schedules.insert_version(a_schedule_version(schedule))
+        tx.schedules.insert(schedule)
     return {
         "job_id": job.id,
         "letter_id": letter.id,
@@ -309,11 +307,10 @@ def test_a_page_is_read_in_the_order_of_the_index_of_its_filters(
 def scheduled(large_store: Store) -> Sequence[Schedule]:
     """Schedules of one tenant, the second after the first, with runs that have ended and one under way."""
     first = a_schedule()
-    second = a_schedule(name="second", after=first.name, next_at=None)
+    second = a_schedule(name="second", plan={"cron": None, "after": first.name}, next_at=None)
     with large_store.transaction() as tx:
         for schedule in (first, second):
             tx.schedules.insert(schedule)
-            tx.schedules.insert_version(a_schedule_version(schedule))
             tx.schedules.insert_run(a_schedule_run(schedule))
     return [first, second]
 
@@ -325,6 +322,7 @@ OF_SCHEDULES: dict[str, Callable[[Transaction, Schedule], object]] = {
     "end_run_of_job": lambda tx, one: tx.schedules.end_run_of_job("job_1", RunState.FAILED, None, tx.now()),
     "wake": lambda tx, one: tx.schedules.wake(a_schedule_run(one), tx.now()),
     "under_way": lambda tx, one: tx.schedules.under_way(one.id),
+    "followed": lambda tx, one: tx.schedules.followed(one.tenant_id),
     "followers": lambda tx, one: tx.schedules.followers(one.tenant_id, one.name),
     "last_runs": lambda tx, one: tx.schedules.last_runs([one.id]),
     "last_output": lambda tx, one: tx.schedules.last_output(one.id),

@@ -163,7 +163,7 @@ def record_work(store: Store, jobs: Collection[Job], work_left_s: Mapping[str, i
                 deadline_at=job.deadline_at,
             )
             [forecast] = forecasts([running], {MODEL: 1.0}, {MODEL: 1}, tx.now())
-            tx.windows.record_urgency(forecast)
+            tx.windows.record(forecast)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

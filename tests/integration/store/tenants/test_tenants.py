@@ -98,7 +98,9 @@ def belongings(store: Store, tenant_id: str) -> Belongings:
         tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, tx.now())
         tx.webhook_endpoints.insert(endpoint)
         tx.schedules.insert(schedule)
-        tx.schedules.insert(a_schedule(tenant_id=tenant_id, name="second", after="nightly"))
+        tx.schedules.insert(
+            a_schedule(tenant_id=tenant_id, name="second", plan={"cron": None, "after": "nightly"})
+        )
         tx.schedules.insert_run(run)
         tx.deliveries.disable_endpoint(delivery, STARTS_AT - 1000 * DAY)  # before its first job
         tx.deliveries.insert(owed, died)
@@ -205,11 +207,11 @@ REACHES: dict[str, Reach] = {
     "schedules.get": lambda tx, who, own: tx.schedules.get(who, own.schedule.id),
     "schedules.named": lambda tx, who, own: tx.schedules.named(who, own.schedule.name),
     "schedules.list": lambda tx, who, own: tx.schedules.list(who, limit=10),
+    "schedules.followed": lambda tx, who, own: tx.schedules.followed(who),
     "schedules.count": lambda tx, who, own: tx.schedules.count(who),
     "schedules.followers": lambda tx, who, own: tx.schedules.followers(who, own.schedule.name),
     "schedules.run": lambda tx, who, own: tx.schedules.run(who, own.run.id),
     "schedules.delete": lambda tx, who, own: tx.schedules.delete(who, own.schedule.id),
-    "schedules.delete_all": lambda tx, who, own: tx.schedules.delete_all(who),
     "files.get": lambda tx, who, own: tx.files.get(who, own.file.id, tx.now()),
     "files.get_to_read": lambda tx, who, own: tx.files.get_to_read(who, own.file.id, tx.now()),
     "files.get_to_delete": lambda tx, who, own: tx.files.get_to_delete(who, own.file.id, tx.now()),

@@ -56,21 +56,21 @@ def test_what_nightshift_has_beyond_openai_is_skipped_elsewhere_and_the_reason_i
     assert "SKIPPED 12 checks" in ended.err
 
 
-def test_a_server_that_is_not_there_is_exit_code_2(nightshift):
+def test_a_server_that_is_not_there_is_exit_code_69(nightshift):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
     ended = nightshift("conformance", "--base-url", url)
 
-    assert ended.code == 2
+    assert ended.code == 69
     assert "cannot be reached" in ended.err
 
 
-def test_a_key_that_is_refused_is_exit_code_2(nightshift):
+def test_a_key_that_is_refused_is_exit_code_69(nightshift):
     with answering(lambda request: Reply(401, JSON, b'{"error": {"message": "no such key"}}')) as url:
         ended = nightshift("conformance", "--base-url", url, "--api-key", "sk-x")
 
-    assert ended.code == 2
+    assert ended.code == 69
     assert "refuses the API key" in ended.err
 
 

@@ -11,6 +11,7 @@ from nightshift.cli.bulk.requests_of_rows import InvalidOption, location, templa
 
 BASICS = ("--output", "s3://out/", "--endpoint", "embeddings")
 RUN = ("run", "s3://in/x.jsonl", *BASICS)
+REPLAYED = {"Idempotent-Replayed": "true"}
 COLUMN = ("--model", "m", "--input-column", "c")
 
 
@@ -363,6 +364,24 @@ def test_a_window_that_was_missed_on_an_earlier_night_ends_no_wait(nightshift, s
     in_a_night(server, "run.missed", "job.resumed", "job.cancelled", resumes_at=None)
     server.status = "cancelled"
     assert nightshift(*RUN, "--wait").code == 5
+
+
+def test_a_repeat_by_day_waits_for_the_next_night_and_ends_with_7_after_it(nightshift, server):
+    in_a_night(server, "run.missed", "run.missed")
+    opening, after = 1_700_024_400, 1_700_110_800
+    answers, first = server.instead, iter((opening, opening))  # by day, and as last night is told again
+
+    def waits(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "POST":
+            return httpx.Response(202, json={"id": "job_1", "status": "queued"}, headers=REPLAYED)
+        if request.url.path == "/v1/jobs/job_1":
+            return httpx.Response(200, json=server.job | {"resumes_at": next(first, after)})
+        return answers(request)
+
+    server.instead = waits
+    ended = nightshift(*RUN, "--wait", "--name", "docs", "--date", "2026-11-20")
+    assert ended.code == 7
+    assert "goes on at 2023-11-16 05:00:00Z" in ended.out
 
 
 # -- rows that fail --
