@@ -5,7 +5,7 @@ refused for now only, by a limit or a quota, and what is wrong with the input, i
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -131,18 +131,31 @@ async def dry_run(
     checked = await run_in_threadpool(_checked, services, new, body, repeatable)
     preview = NO_PREVIEW
     if new.kind is JobKind.BULK:
-        request = PreviewRequest(
-            data=services.settings.data,
-            places=services.settings.locations,
-            spec=new.spec,
-            tenant_id=new.tenant_id,
-            filename=checked.filename,
-            line_bytes_max=services.settings.submission.line_bytes_max,
-            models=checked.models,
-            answer_bytes_max=services.settings.submission.answer_bytes_max,
-        )
+        request = preview_request(services, new, checked.filename, checked.models)
         preview = await services.previews.look(request)
     return await run_in_threadpool(_answer, services, caller, new, body, checked, preview)
+
+
+def preview_request(
+    services: Services,
+    new: NewJob,
+    filename: str | None,
+    models: Mapping[str, Model],
+    *,
+    is_sampled: bool = False,
+) -> PreviewRequest:
+    """Asks for a look at a job's input, also for an estimate. `filename`: of an input that was uploaded."""
+    return PreviewRequest(
+        data=services.settings.data,
+        places=services.settings.locations,
+        spec=new.spec,
+        tenant_id=new.tenant_id,
+        filename=filename,
+        line_bytes_max=services.settings.submission.line_bytes_max,
+        models=models,
+        answer_bytes_max=services.settings.submission.answer_bytes_max,
+        is_sampled=is_sampled,
+    )
 
 
 def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatable: Repeatable) -> _Checked:
@@ -227,27 +240,29 @@ def _needed(body: JsonObject | None, objects: JsonObject) -> Holding | None:
 
 def _of_the_job(
     services: Services, tx: Transaction, new: NewJob, preview: Preview, needed: Holding | None
-) -> Sequence[DryRunProblem]:
-    """The reason why planning would refuse the job, apart from what could not be read."""
-    problems: list[DryRunProblem] = []
+) -> Iterator[DryRunProblem]:
+    """The reasons why planning would refuse the job, apart from what could not be read."""
     objects, rows = preview.objects or {}, preview.rows
     # The part of a longer input that was read may be empty: then nothing is known of the rest.
     if rows is not None and rows["is_end"] and objects["is_whole"] and not rows["rows_checked"]:
-        problems.append(EMPTY_INPUT)
-    if rows is not None and new.model is None and rows["model"] is not None:
-        catalogue = services.catalogue.read(tx)
-        objection = catalogue.objection(rows["model"], new.spec.endpoint)
-        if objection is not None:
-            code, message, param = objection.code, objection.message, objection.param
-            problems.append(DryRunProblem(code=code, message=message, param=param))
-    if needed is not None:
-        try:
+        yield EMPTY_INPUT
+    yield from planning_problems(services, tx, new, (rows or {}).get("model"), needed)
+
+
+def planning_problems(
+    services: Services, tx: Transaction, new: NewJob, model: str | None, needed: Holding | None
+) -> Iterator[DryRunProblem]:
+    """The reasons why planning would refuse a job of this model that takes so much of quotas; None: not
+    known.
+    """
+    objection = services.catalogue.read(tx).objection(model, new.spec.endpoint) if model else None
+    if objection is not None:
+        yield DryRunProblem(code=objection.code, message=objection.message, param=objection.param)
+    try:
+        if needed is not None:
             services.submitter.try_plan(tx, new, needed.bulk_rows, needed.queued_tokens)
-        except QuotaExceeded as error:
-            problems.append(
-                DryRunProblem(code=str(error.code), message=error.message, param=error.param or "input")
-            )
-    return problems
+    except QuotaExceeded as error:
+        yield DryRunProblem(code=str(error.code), message=error.message, param=error.param or "input")
 
 
 def _shown(error: TooManyRequests | OutputInUse) -> DryRunRefusal:

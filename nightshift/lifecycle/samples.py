@@ -19,6 +19,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.admission import admit_stored
 from nightshift.lifecycle.submission import Submitter
 from nightshift.objectstore import ObjectInfo
+from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Transaction
 from nightshift.store.jobs.events import Event
 from nightshift.tenants.quotas import Quotas
@@ -78,8 +79,8 @@ def submit(
     return submitter.submit_unread(tx, new, now).job
 
 
-def results_of(job: Job, rows: int, results: Iterable[RowResult], events: Sequence[Event]) -> SampleResults:
-    """The results of a sample job of so many rows that has ended."""
+def results_of(job: Job, results: Iterable[RowResult], events: Sequence[Event]) -> SampleResults:
+    """The results of a sample job that has ended."""
     run, failures, reused = [], Counter[str](), 0
     for result in results:
         if result.is_reused:
@@ -92,21 +93,13 @@ def results_of(job: Job, rows: int, results: Iterable[RowResult], events: Sequen
     def since_start_s(at: datetime | None) -> float | None:
         return None if at is None or job.started_at is None else (at - job.started_at).total_seconds()
 
-    counted = [event for event in events if event.type == "job.progress"]
-    done = [
-        Done(
-            since_start_s(event.created_at) or 0.0,
-            event.data["counts"]["succeeded"] + event.data["counts"]["failed"],
-        )
-        for event in counted
-    ]
+    counts = [(event.created_at, event.data["counts"]) for event in events if event.type == PROGRESS]
     return SampleResults(
-        rows=rows,
         prompt_tokens=[usage.prompt_tokens for usage in run],
         completion_tokens=[usage.completion_tokens for usage in run],
         failures=failures,
         reused=reused,
-        done=done,
+        done=[Done(since_start_s(at) or 0.0, count["succeeded"] + count["failed"]) for at, count in counts],
         worker_s=job.worker_time.total_s,
         ended_s=since_start_s(job.finished_at) if job.state is JobState.SUCCEEDED else None,
         stopped_s=since_start_s(job.stop_requested_at),

@@ -163,12 +163,7 @@ class Previewer:
         """Describes the objects. More than its size is read only of the first ones."""
         if number < SAMPLED_MAX or entry.format is InputFormat.IMAGE:
             return entry.described(SAMPLE_BYTES)
-        return InputObject(
-            uri=entry.uri,
-            format=entry.format,
-            size_bytes=entry.info.size_bytes,
-            etag=entry.info.etag,
-        )
+        return entry.listed()
 
     def _separator(self, spec: JobSpec, objects: list[FoundObject]) -> str | None:
         """The separator of the first object of CSV."""

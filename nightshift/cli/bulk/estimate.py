@@ -2,30 +2,16 @@
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from nightshift.cli.bulk.job_options import fields_of, with_job_options
-from nightshift.cli.bulk.run import (
-    Date,
-    EndpointName,
-    IdColumn,
-    Input,
-    InputColumn,
-    ModelId,
-    Name,
-    NoThinking,
-    Priority,
-    TemplateFile,
-    Window,
-    submitting,
-    usage_errors,
-)
+from nightshift.cli.bulk.job_options import job_fields, with_job_options
+from nightshift.cli.bulk.run import looked_at, tell, usage_errors
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import is_interactive, print_json, printable, rows_text, say
+from nightshift.cli.terminal import is_interactive, rows_text, say
 from nightshift.jobs import JsonObject
-from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import Client
@@ -40,20 +26,9 @@ GpuHourPrice = Annotated[
 SpotPrice = Annotated[float | None, typer.Option(metavar="X", help="The same on spot machines.")]
 
 
-@with_job_options(after="id_column")
+@with_job_options
 def estimate(
     context: typer.Context,
-    input: Input,
-    endpoint: EndpointName,
-    model: ModelId = None,
-    template: TemplateFile = None,
-    input_column: InputColumn = None,
-    id_column: IdColumn = None,
-    priority: Priority = PriorityClass.STANDARD,
-    window: Window = "24h",
-    no_thinking: NoThinking = False,
-    name: Name = None,
-    date: Date = None,
     gpu_hour_price: GpuHourPrice = None,
     spot_price: SpotPrice = None,
     json: Json = False,
@@ -64,39 +39,12 @@ def estimate(
     Looks at the input and runs a sample of its rows, for about a minute at most. Exits with 0, with 4 if the
     job would fail, and with 1 if it would wait for a worker or another trouble.
     """
-    from nightshift.cli.bulk.requests_of_rows import (
-        date_of,
-        effort_of,
-        endpoint_of,
-        inputs_of,
-        template_of,
-        window_of,
-    )
-    from nightshift.cli.bulk.standard_input import uploaded
-
     with usage_errors():
-        body = {
-            "input": inputs_of([input, *context.args]),
-            "endpoint": endpoint_of(endpoint).route,
-            "template": template_of(endpoint, model, template, input_column),
-            "id_column": id_column,
-            **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
-            "priority": priority.value,
-            **window_of(window),
-            "name": name,
-            "date": date_of(name, date),
-            "gpu_hour_price": gpu_hour_price,
-            "spot_price": spot_price,
-        }
-    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+        prices: JsonObject = {"gpu_hour_price": gpu_hour_price, "spot_price": spot_price}
+        body = job_fields(context.args, prices, **options)
     with open_client() as client:
-        with submitting(given), usage_errors(), uploaded(client, given, is_kept=False) as sent:
-            answer = client.estimate_job(sent)
-        answer = _followed(client, answer)
-    if json:
-        print_json(answer)
-    else:
-        typer.echo("\n".join(map(printable, lines_of(answer))))
+        answer = _followed(client, looked_at(client, body, client.estimate_job))
+    tell(answer, lines_of(answer), json=json)
     raise SystemExit(exit_code(answer))
 
 
@@ -127,68 +75,55 @@ def exit_code(answer: JsonObject) -> int:
 
 def lines_of(answer: JsonObject) -> Iterator[str]:
     """The estimate in words."""
+    said = [("problem", problem["message"]) for problem in answer["problems"]]
+    if answer["figures"] is not None:
+        said = [*_about_figures(answer["figures"], answer), *said]
     if answer["input"] is not None:
-        yield from _input_lines(answer["input"], answer)
-    for name in ("prompt", "completion"):
-        if (tokens := answer[f"{name}_tokens"]) is not None:
-            yield _line(
-                f"{name} tokens",
-                f"{tokens['total']}; a row {tokens['mean']:.0f}, median {tokens['p50']}, "
-                f"95 % {tokens['p95']}, most {tokens['most']}",
-            )
-            counts = tokens["histogram"].items()
-            yield _line("", ", ".join(f"≤{most}: {rows}" for most, rows in counts) + " (of the sample)")
-    if answer["rows_failing"] is not None:
-        codes = ", ".join(f"{code} {count}" for code, count in answer["sample"]["errors"].items())
-        yield _line("rows too long", answer["rows_too_long"])
-        yield _line("rows that fail", f"{answer['rows_failing']}{f' (sample: {codes})' if codes else ''}")
-    yield from _time_lines(answer)
-    for problem in answer["problems"]:
-        yield _line("problem", problem["message"])
+        said = [*_about_input(answer["input"]), *said]
+    yield from (f"{name:<18}{text}" for name, text in said if text is not None)
 
 
-def _input_lines(input: JsonObject, answer: JsonObject) -> Iterator[str]:
+def _about_input(input: JsonObject) -> Iterator[tuple[str, Any]]:
     at_least = "" if input["is_whole"] else "at least "
-    rows = rows_text(input["rows"])
-    yield _line("input", f"{at_least}{input['objects']} objects, {input['size_bytes']} bytes")
-    yield _line("rows", f"{at_least}{_about(rows, input['rows_are_exact'])}, {input['rows_read']} read")
-    if not input["is_whole"]:
-        yield _line("", "there are more objects, and all figures are of these alone")
+    rows = _about(rows_text(input["rows"]), is_exact=input["rows_are_exact"])
+    yield "input", f"{at_least}{input['objects']} objects, {input['size_bytes']} bytes"
+    yield "rows", f"{at_least}{rows}, {input['rows_read']} read"
+    if at_least:
+        yield "", "there are more objects, and all figures are of these alone"
     if not input["is_spread"]:
-        yield _line("", "a part of the input was read from its beginning only")
+        yield "", "a part of the input was read from its beginning only"
     if input["rows_unusable"]:
-        yield _line("without a request", f"{input['rows_unusable']} of those read")
-    yield _line("duplicates", _about(str(input["duplicates"]), input["duplicates_are_exact"]))
-    if input["rows_reused"] is not None:
-        yield _line("reused", _about(str(input["rows_reused"]), False))
-    if answer["rows_to_run"] is not None:
-        yield _line("rows to run", answer["rows_to_run"])
+        yield "without a request", f"{input['rows_unusable']} of those read"
+    yield "duplicates", _about(input["duplicates"], is_exact=input["duplicates_are_exact"])
+    yield "reused", _about(input["rows_reused"], is_exact=False)
 
 
-def _time_lines(answer: JsonObject) -> Iterator[str]:
-    if answer["rows_per_worker_s"] is not None:
-        yield _line("pace", f"{answer['rows_per_worker_s']:.2f} rows/s on each worker")
-    if answer["eta_s"] is not None:
-        yield _line("time", f"{_time(answer['eta_s'])} on {answer['workers_ready']} ready workers, if idle")
-    if answer["worker_hours"] is not None:
-        window, wanted = _time(answer["window_s"]), answer["workers_wanted"]
-        yield _line(
-            "workers", f"{wanted if wanted is not None else 'no number of them ends'} within {window}"
-        )
-        yield _line("worker hours", f"{answer['worker_hours']:.2f}")
-    for name in ("cost", "spot_cost", "saving"):
-        if answer[name] is not None:
-            yield _line(name.replace("_", " "), f"{answer[name]:.2f}")
+def _about_figures(figures: JsonObject, answer: JsonObject) -> Iterator[tuple[str, Any]]:
+    yield "rows to run", figures["rows_to_run"]
+    for name in ("prompt", "completion"):
+        if (tokens := figures[f"{name}_tokens"]) is not None:
+            words = "{total}; a row {mean:.0f}, median {p50}, 95 % {p95}, most {most}"
+            yield f"{name} tokens", words.format(**tokens)
+            counts = ", ".join(f"≤{most}: {rows}" for most, rows in tokens["histogram"].items())
+            yield "", f"{counts} (of the sample)"
+    if figures["rows_failing"] is not None:
+        codes = ", ".join(f"{code} {count}" for code, count in answer["sample"]["errors"].items())
+        yield "rows too long", figures["rows_too_long"]
+        yield "rows that fail", f"{figures['rows_failing']}{f' (sample: {codes})' if codes else ''}"
+    if figures["rows_per_worker_s"] is not None:
+        wanted, window = figures["workers_wanted"], _time(answer["window_s"])
+        yield "pace", f"{figures['rows_per_worker_s']:.2f} rows/s on each worker"
+        yield "workers", f"{'no number of them ends' if wanted is None else wanted} within {window}"
+    if figures["eta_s"] is not None:
+        yield "waits", _time(figures["waits_s"]) if figures["waits_s"] else None
+        yield "time", f"{_time(figures['eta_s'])} on {answer['workers_ready']} ready workers"
+    for name in ("worker_hours", "cost", "spot_cost", "saving"):
+        yield name.replace("_", " "), None if figures[name] is None else f"{figures[name]:.2f}"
 
 
-def _line(name: str, said: object) -> str:
-    return f"{name:<18}{said}"
+def _about(count: Any, *, is_exact: bool) -> str | None:
+    return None if count is None else f"{'' if is_exact else 'about '}{count}"
 
 
-def _about(text: str, is_exact: bool) -> str:
-    return text if is_exact else f"about {text}"
-
-
-def _time(seconds: float) -> str:
-    minutes, left_s = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{left_s:02}"
+def _time(seconds: float) -> timedelta:
+    return timedelta(seconds=round(seconds))

@@ -5,17 +5,16 @@ Made for cron: silent without a terminal, the same job for the same name and dat
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from nightshift.cli.bulk.job_options import fields_of, with_job_options
+from nightshift.cli.bulk.job_options import job_fields, with_job_options
 from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import (
     fail,
@@ -27,7 +26,7 @@ from nightshift.cli.terminal import (
     time_text,
 )
 from nightshift.errors import NightshiftError
-from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs import JsonObject
 
 if TYPE_CHECKING:
     from nightshift.client import Client, RemoteJob
@@ -46,48 +45,11 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
 
-Input = Annotated[
-    str,
-    typer.Argument(
-        metavar="INPUT",
-        help="The rows: local paths, file:///…, s3://…, file-…, or - for standard input. A glob or a "
-        "directory: all it holds.",
-    ),
-]
 Output = Annotated[
     str,
     typer.Option("--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."),
 ]
-EndpointName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="The endpoint's name, such as chat or embeddings, or its route, such as /v1/completions.",
-    ),
-]
-ModelId = Annotated[
-    str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
-]
-TemplateFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."),
-]
-InputColumn = Annotated[
-    str | None, typer.Option(metavar="C", help="The column with the text or prompt, instead of a template.")
-]
-IdColumn = Annotated[
-    str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
-]
 Format = Annotated[OutputFormat, typer.Option(help="Format of the part files.")]
-Priority = Annotated[PriorityClass, typer.Option(help="Priority class of the job.")]
-Window = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME|HOURS",
-        help="Time that the job may take from now: 90m, 8h, 2d. Or hours of every day in which it runs: "
-        "01:00-06:00 (UTC), '22:00-06:00 Europe/Berlin'.",
-    ),
-]
 Webhook = Annotated[
     str | None, typer.Option(metavar="URL", help="Receiver of a webhook when the job has ended.")
 ]
@@ -99,40 +61,17 @@ FollowErrors = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
 ]
-NoThinking = Annotated[
-    bool,
-    typer.Option("--no-thinking", help="The same as --reasoning-effort none: answers without a thought."),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Name of a recurring run: the same name and date is the same job."),
-]
-Date = Annotated[
-    str | None,
-    typer.Option(metavar="D", help="Date of the run, with --name.  [default: today]", show_default=False),
-]
 
 
-@with_job_options(after="format")
+@with_job_options
 def run(
     context: typer.Context,
-    input: Input,
     output: Output,
-    endpoint: EndpointName,
-    model: ModelId = None,
-    template: TemplateFile = None,
-    input_column: InputColumn = None,
-    id_column: IdColumn = None,
     format: Format = OutputFormat.JSONL,
-    priority: Priority = PriorityClass.STANDARD,
-    window: Window = "24h",
     webhook: Webhook = None,
     wait: Wait = False,
     follow_errors: FollowErrors = False,
     dry_run: DryRun = False,
-    no_thinking: NoThinking = False,
-    name: Name = None,
-    date: Date = None,
     json: Json = False,
     **options: Any,
 ) -> None:
@@ -142,33 +81,15 @@ def run(
     5 it was cancelled, 6 it expired, 7 its window ended and the rest goes on at the next. Otherwise 0 means
     accepted. 69 is a server that does not answer, 1 any other trouble, 2 a mistake in the options.
     """
-    from nightshift.cli.bulk.requests_of_rows import (
-        date_of,
-        effort_of,
-        endpoint_of,
-        inputs_of,
-        location,
-        template_of,
-        window_of,
-    )
+    from nightshift.cli.bulk.requests_of_rows import location
 
     with usage_errors():
-        day = date_of(name, date)
-        body = {
-            "input": inputs_of([input, *context.args]),
+        own: JsonObject = {
             "output": location(output, is_directory=True),
-            "endpoint": endpoint_of(endpoint).route,
-            "template": template_of(endpoint, model, template, input_column),
-            "id_column": id_column,
             "format": format.value,
-            **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
-            "priority": priority.value,
-            **window_of(window),
             "webhook": {"url": webhook} if webhook else None,
-            "name": name,
-            "date": day,
         }
-    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+        given = job_fields(context.args, own, **options)
     if dry_run:
         _dry_run(given, json=json)
     with open_client() as client:
@@ -180,7 +101,7 @@ def run(
             job = _follow(
                 client, job, json=json, errors=FailedRows(client, job.id) if follow_errors else None
             )
-            _explain(client, job, has_template=body["template"] is not None)
+            _explain(client, job, has_template="template" in given)
     if json:
         (print_json_line if wait else print_json)(job.data)
     else:
@@ -270,7 +191,7 @@ def usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
 
 
-def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
+def _submitted(client: "Client", body: JsonObject) -> "RemoteJob":
     from nightshift.cli.bulk.standard_input import earlier_job, uploaded
 
     if (earlier := earlier_job(client, body)) is not None:
@@ -279,23 +200,33 @@ def _submitted(client: "Client", body: dict[str, object]) -> "RemoteJob":
         return client.submit_job(sent)
 
 
-def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
+def _dry_run(body: JsonObject, *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
-    from nightshift.cli.bulk.standard_input import uploaded
 
     with open_client() as client:
-        with submitting(body), usage_errors(), uploaded(client, body, is_kept=False) as sent:
-            answer = client.try_job(sent)
-        answer = dry_runs.with_prompt(answer, client.prompt_text)
-    if json:
-        print_json(answer)
-    else:
-        typer.echo("\n".join(dry_runs.lines_of(answer)))
+        answer = dry_runs.with_prompt(looked_at(client, body, client.try_job), client.prompt_text)
+    tell(answer, dry_runs.lines_of(answer), json=json)
     raise SystemExit(dry_runs.exit_code(answer))
 
 
+def looked_at(client: "Client", body: JsonObject, look: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """The server's answer about a job that is not submitted, whose uploaded input is not kept."""
+    from nightshift.cli.bulk.standard_input import uploaded
+
+    with submitting(body), usage_errors(), uploaded(client, body, is_kept=False) as sent:
+        return look(sent)
+
+
+def tell(answer: JsonObject, lines: Iterable[str], *, json: bool) -> None:
+    """Prints an answer as JSON, or in words."""
+    if json:
+        print_json(answer)
+    else:
+        typer.echo("\n".join(map(printable, lines)))
+
+
 @contextmanager
-def submitting(body: dict[str, object]) -> Iterator[None]:
+def submitting(body: JsonObject) -> Iterator[None]:
     """Says what to do about the usual refusals."""
     from nightshift.client import ApiError
 

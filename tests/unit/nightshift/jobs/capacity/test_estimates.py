@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightshift.fleet.costs import Prices
 from nightshift.jobs.capacity.estimates import (
     Done,
     Pace,
-    Prices,
     SampleResults,
     Survey,
     duplicates_among,
@@ -36,7 +36,6 @@ def a_sample(
     """A sample whose first rows end `lost_s` late, and whose others come at the pace of so many workers."""
     done = [Done(lost_s + rows * step / 20 / (pace * workers), rows * step // 20) for step in range(1, 21)]
     known = SampleResults(
-        rows=rows,
         prompt_tokens=[10] * rows,
         completion_tokens=[5] * rows,
         done=done,
@@ -74,7 +73,7 @@ def test_rows_that_end_in_waves_are_counted_by_whole_waves():
 
 
 def test_a_sample_of_which_nothing_ended_leaves_the_pace_that_was_recorded():
-    nothing = SampleResults(rows=256)
+    nothing = SampleResults()
     known = estimate(a_survey(1000), nothing, workers=2, within_s=60, recorded_rows_per_s=5)
     assert (known.eta_s, known.prompt_tokens, known.rows_failing) == (100, None, None)
     assert estimate(a_survey(1000), nothing, workers=2, within_s=60).eta_s is None
@@ -117,7 +116,7 @@ def test_tokens_are_counted_by_the_most_that_rows_have():
 
 
 def test_spot_machines_save_the_difference():
-    prices = Prices(hour=2.0, spot_hour=0.5)
+    prices = Prices(on_demand=2.0, spot=0.5)
     sample = a_sample(pace=10, lost_s=0)
     known = estimate(a_survey(10 * HOUR_S), sample, workers=0, within_s=60, prices=prices)
     assert (known.worker_hours, known.cost, known.saving) == (
@@ -128,18 +127,27 @@ def test_spot_machines_save_the_difference():
     assert known.eta_s is None
 
 
+def test_rows_of_other_jobs_that_go_first_are_waited_for_at_the_pace_that_was_recorded():
+    ahead: dict[str, float] = {"recorded_rows_per_s": 20, "rows_ahead": 4000}
+    known = estimate(a_survey(1000), a_sample(lost_s=0), workers=2, within_s=100, **ahead)  # type: ignore[arg-type]
+    assert known.eta_s is not None
+    assert (known.waits_s, known.eta_s) == (pytest.approx(100), pytest.approx(150))
+    assert known.workers_wanted == 3
+    assert known.worker_hours == pytest.approx(100 / HOUR_S)
+
+
 positive = st.floats(0.01, 1e4)
 
 
-@given(positive, st.floats(0, 1e4), st.floats(0, 1e7), st.floats(1, 1e6))
-def test_the_workers_wanted_end_in_time_and_one_less_does_not(per_s, lost_s, rows, within_s):
+@given(positive, st.floats(0, 1e4), st.floats(0, 1e7), st.floats(0, 1e6), st.floats(1, 1e6))
+def test_the_workers_wanted_end_in_time_and_one_less_does_not(per_s, lost_s, rows, ahead_s, within_s):
     pace = Pace(per_s, lost_s)
-    wanted = pace.workers_for(rows, within_s)
+    wanted = pace.workers_for(rows, ahead_s, within_s)
     if wanted is None:
         assert lost_s >= within_s
     else:
-        assert pace.seconds(rows, wanted) <= within_s * (1 + 1e-9)
-        assert wanted == 1 or pace.seconds(rows, wanted - 1) > within_s * (1 - 1e-9)
+        assert pace.seconds(rows, ahead_s, wanted) <= within_s * (1 + 1e-9)
+        assert wanted == 1 or pace.seconds(rows, ahead_s, wanted - 1) > within_s * (1 - 1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 500)), max_size=30), st.integers(1, 10**7))
@@ -150,8 +158,9 @@ def test_any_timeline_has_a_pace_above_zero_or_none(steps, rows):
         done.append(Done(at_s, ended))
     sample = a_sample(done=done, worker_s=at_s, ended_s=at_s)
     known = estimate(a_survey(rows), sample, workers=3, within_s=60)
-    assert (known.pace is None) == (at_s == 0)
-    assert known.pace is None or (known.pace.rows_per_s > 0 and known.pace.lost_s >= 0)
+    assert (known.rows_per_worker_s is None) == (at_s == 0)
+    assert known.rows_per_worker_s is None or known.rows_per_worker_s > 0
+    assert known.eta_s is None or known.eta_s > 0
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(0, 59))
@@ -194,7 +203,6 @@ def simulated(lengths: Sequence[int], step_s: float, stops_s: float = math.inf) 
             done.append(Done(at_s, ended))
     done.append(Done(at_s, ended))
     return SampleResults(
-        rows=len(lengths),
         prompt_tokens=[1] * len(ran),
         completion_tokens=ran,
         done=done,
