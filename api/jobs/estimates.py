@@ -17,10 +17,11 @@ from api.access import Caller
 from api.bodies import parsed
 from api.bodies.jobs import EstimateCreate
 from api.dependencies import BodyDep, CallerDep, ServicesDep, get_job
-from api.jobs.dry_runs import EMPTY_INPUT, DryRunProblem, planning_problems, preview_request
+from api.jobs.dry_runs import EMPTY_INPUT, planning_problems, preview_request
 from api.jobs.requests import bulk_job
 from api.services.services import Services
 from nightshift.bulk.results.segments import read_segment
+from nightshift.bulk.rows.previews import Problem
 from nightshift.errors import MissingScope, NotFound
 from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import ALIVE_WITHIN
@@ -41,7 +42,7 @@ from nightshift.tenants.rates import CHARS_PER_TOKEN
 EVENTS_MAX: Final = 10_000  # of a sample
 SEGMENTS_MAX: Final = 10_000
 NO_WORKER: Final = "no_worker"
-CUT_OFF: Final = DryRunProblem(
+CUT_OFF: Final = Problem(
     code="input_too_costly", message="Reading the input took more than an estimate may take.", param="input"
 )
 
@@ -66,7 +67,7 @@ class EstimateObject(BaseModel):
     figures: Estimate | None  # null while the sample runs
     workers_ready: int
     window_s: int
-    problems: list[DryRunProblem]
+    problems: list[Problem]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +99,9 @@ async def create_estimate(services: ServicesDep, caller: CallerDep, body: BodyDe
     new = bulk_job(caller.tenant_id, fields, body, services.settings.submission.completion_window_max_s)
     new, filename, models = await run_in_threadpool(_checked, services, caller, new)
     request = preview_request(services, new, filename, models, is_sampled=True)
-    parts = await services.previews.parts(request)
-    surveyed = next(iter(parts.get("Surveyed", ())), None)
-    survey = None if surveyed is None else Survey(**surveyed["survey"])
-    lines = [] if surveyed is None else surveyed["lines"]
+    parts = await services.previews.look(request)
+    surveyed = parts.get("Surveyed", {"survey": None, "lines": []})
+    survey, lines = surveyed["survey"] and Survey(**surveyed["survey"]), surveyed["lines"]
     model = new.model or (survey.model if survey else None)
     known = services.settings.api.prices
     terms = _Terms(
@@ -113,7 +113,7 @@ async def create_estimate(services: ServicesDep, caller: CallerDep, body: BodyDe
         prices=Prices(fields.spot_price or known.spot, fields.gpu_hour_price or known.on_demand),
         sample_rows=len(lines),
     )
-    problems = [DryRunProblem(**problem) for problem in parts.get("Problem", ())]
+    problems = [Problem(**parts["Problem"])] if "Problem" in parts else []
     if survey is None and not problems:
         problems = [CUT_OFF]
     storage = services.storage_threads.for_tenant(caller.tenant_id)
@@ -151,7 +151,7 @@ def _created(
     new: NewJob,
     terms: _Terms,
     lines: Sequence[str],
-    problems: list[DryRunProblem],
+    problems: list[Problem],
 ) -> EstimateObject:
     """Blocks on the object store."""
     with services.store.snapshot() as tx:
@@ -172,7 +172,7 @@ def _created(
 
 def _problems(
     services: Services, tx: Transaction, new: NewJob, terms: _Terms, survey: Survey
-) -> list[DryRunProblem]:
+) -> list[Problem]:
     """The reasons that would keep the job from running, apart from what could not be read."""
     if not survey.rows:
         return [EMPTY_INPUT]
@@ -180,7 +180,7 @@ def _problems(
     problems = [*planning_problems(services, tx, new, terms.pool.model or None, needed)]
     if not problems and not _serving(tx, terms.pool):
         message = _no_worker(terms.pool)
-        problems.append(DryRunProblem(code=NO_WORKER, message=message, param="model", is_permanent=False))
+        problems.append(Problem(code=NO_WORKER, message=message, param="model", is_permanent=False))
     return problems
 
 
@@ -190,12 +190,9 @@ def _serving(tx: Transaction, pool: Pool) -> list[Worker]:
 
 def _no_worker(pool: Pool) -> str:
     """The message where no worker may run the job."""
+    kind = "worker" if pool.capacity == ANY_CAPACITY else f"{pool.capacity} worker"
     where = f" in the pool '{pool.name}'" if pool.name else ""
-    kind = "" if pool.capacity == ANY_CAPACITY else f" {pool.capacity}"
-    return (
-        f"No{kind} worker{where} serves '{pool.model}' at present, so no sample was run. Start one, and "
-        "estimate again."
-    )
+    return f"No {kind}{where} serves '{pool.model}', so no sample was run. Start one, and estimate again."
 
 
 def _described(services: Services, caller: Caller, job_id: str) -> EstimateObject:
@@ -217,12 +214,12 @@ def _described(services: Services, caller: Caller, job_id: str) -> EstimateObjec
         return _shown(tx, job, terms, () if sample.run else (_none_ended(job),), sample)
 
 
-def _none_ended(job: Job) -> DryRunProblem:
+def _none_ended(job: Job) -> Problem:
     """The reason why a sample tells nothing."""
     if job.errors:
-        return DryRunProblem(code=job.errors[0].code, message=job.errors[0].message)
+        return Problem(code=job.errors[0].code, message=job.errors[0].message)
     is_cancelled = job.state is JobState.CANCELLED
-    return DryRunProblem(
+    return Problem(
         code="sample_cancelled" if is_cancelled else "sample_too_slow",
         message=f"No row of the sample ended before it was {job.state}.",
         is_permanent=False,
@@ -233,7 +230,7 @@ def _shown(
     tx: Transaction,
     job: Job | None,
     terms: _Terms,
-    problems: Sequence[DryRunProblem] = (),
+    problems: Sequence[Problem] = (),
     sample: SampleResults = SampleResults(),
 ) -> EstimateObject:
     """The estimate as it is known now. `sample`: its results, once it has ended."""

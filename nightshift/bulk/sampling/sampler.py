@@ -19,7 +19,7 @@ from nightshift.bulk.rows.previews import Problem, problem_of_job
 from nightshift.bulk.rows.records import InputFormat, InputObject, Layout
 from nightshift.bulk.rows.requests import RowRequest, rows_of
 from nightshift.bulk.rows.surveys import FoundObject, first_objects, with_guesses
-from nightshift.bulk.rows.watched_reader import WatchedReader
+from nightshift.bulk.rows.watched_reader import ReadEnough, WatchedReader
 from nightshift.bulk.sampling.places import Piece, pieces_of, spread
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model, ModelKind
@@ -32,7 +32,7 @@ OBJECTS_MAX: Final = 10_000
 LISTED_MAX: Final = 20_000
 HEAD_BYTES: Final = 64 * 1024  # of an object's beginning, which tell its form
 ROWS_MIN: Final = 1024  # in a sample: some times what an engine runs at once …
-ROWS_SHARE: Final = 8  # … or one row of so many …
+ROWS_SHARE: Final = 4  # … or one row of so many …
 ROWS_MAX: Final = 16_384  # … but no more than these
 BYTES_MAX: Final = 8 * 1024 * 1024  # of its requests
 DIGESTS_MAX: Final = 1_000_000  # held, some 150 bytes each; no row is read after them
@@ -97,10 +97,6 @@ class InputSampler:
         return entry.listed()
 
 
-class _Enough(Exception):
-    """The time for a piece is over."""
-
-
 @dataclass
 class _Reading:
     """Reads rows of an input, and counts what it reads."""
@@ -157,7 +153,7 @@ class _Reading:
 
         def watch(size_bytes: int) -> None:
             if self.first.rows > rows_before and self.sampler.used() > until:
-                raise _Enough
+                raise ReadEnough
             self._piece_bytes += size_bytes
 
         self._piece_bytes = 0
@@ -174,8 +170,8 @@ class _Reading:
                 else:
                     self.unusable += 1
                 if self.sampler.used() > until or len(self.counts) >= DIGESTS_MAX:
-                    raise _Enough
-        except _Enough:
+                    raise ReadEnough
+        except ReadEnough:
             has_ended = False
             self.is_spread &= not piece.is_whole_object
         if piece.layout not in (Layout.PARQUET, Layout.IMAGE):

@@ -8,7 +8,7 @@ the sample, and `a` is what is left of the sample's time.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from nightshift.fleet.costs import HOUR_S, NO_PRICES, Prices, WorkerTime
@@ -92,32 +92,26 @@ class Pace:
 
 
 def pace_of(sample: SampleResults) -> Pace | None:
-    """The pace in the middle of the sample, or where that is too short, in all of it. None: nothing ended."""
+    """The pace in the middle of the sample, while it had all that a worker runs at once: after the first rows
+    that ended, and before none was left to begin. Of all of it where that is too short. None: nothing ended.
+    """
     if not sample.done:
         return None
-    spans = (_middle(sample), (sample.done[0], sample.done[-1]), (Done(0.0, 0), sample.done[-1]))
-    span = next((span for span in spans if span[1].at_s > span[0].at_s and span[1].rows > span[0].rows), None)
-    if span is None:
+    until_s, share = (inf, MIDDLE[1]) if sample.stopped_s is None else (sample.stopped_s, 1.0)
+    begun = [done for done in sample.done if done.at_s <= until_s] or sample.done[:1]
+    low, high = MIDDLE[0] * begun[-1].rows, share * begun[-1].rows
+    middle = [done for done in begun if low <= done.rows <= high] or begun
+    whole = sample.done[-1]
+    for first, last in ((middle[0], middle[-1]), (sample.done[0], whole), (Done(0.0, 0), whole)):
+        if last.at_s > first.at_s and last.rows > first.rows:
+            break
+    else:
         return None
-    first, last = span
     rows_per_s = (last.rows - first.rows) / (last.at_s - first.at_s)
-    at_end = last if sample.ended_s is None else Done(sample.ended_s, sample.done[-1].rows)
+    at_end = last if sample.ended_s is None else Done(sample.ended_s, whole.rows)
     lost_s = max(0.0, at_end.at_s - at_end.rows / rows_per_s)
     run = sample.run / (sample.run + sample.reused)
     return Pace(rows_per_s * run / sample.workers, lost_s) if run else None
-
-
-def _middle(sample: SampleResults) -> tuple[Done, Done]:
-    """Two times between which it had all that a worker runs at once: after the first rows that ended, and
-    before no row was left that could begin.
-    """
-    until_s = sample.done[-1].at_s if sample.stopped_s is None else sample.stopped_s
-    begun = [done for done in sample.done if done.at_s <= until_s] or [sample.done[0]]
-    share = MIDDLE[1] if sample.stopped_s is None else 1.0
-    low, high = MIDDLE[0] * begun[-1].rows, share * begun[-1].rows
-    first = next(done for done in begun if done.rows >= low)
-    within = [done for done in begun if done.rows <= high]
-    return first, within[-1] if within else first
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nightshift.bulk.sampling.sampler import ROWS_MIN, ROWS_SHARE
 from nightshift.fleet.costs import Prices
 from nightshift.jobs.capacity.estimates import (
     Done,
@@ -183,25 +185,29 @@ def test_duplicates_seen_in_a_tenth_of_the_rows_are_extrapolated(times):
     assert 2000 < known < 5000  # of 2,999
 
 
-def simulated(lengths: Sequence[int], step_s: float, stops_s: float = math.inf) -> SampleResults:
-    """A worker that steps up to 128 rows together: a step takes longer the more rows it has, and the more it
-    begins. Results are listed every quarter of a second or later. No row begins after `stops_s`.
+def simulated(
+    lengths: Sequence[int], step_s: float, slots: int = 128, stops_s: float = math.inf
+) -> SampleResults:
+    """A worker that steps up to `slots` rows together: a step takes longer the more rows it has, and the more
+    it begins. Results are listed every quarter of a second or later. No row begins after `stops_s`.
     """
-    waiting, running = list(reversed(lengths)), list[int]()
-    at_s, listed_s, ended, ran, done = 0.3, 0.0, 0, list[int](), list[Done]()
+    waiting, running = list(reversed(lengths)), list[int]()  # of these, the steps at which they end
+    at_s, listed_s, step, ran, done = 0.3, 0.0, 0, list[int](), list[Done]()
     while running or (waiting and at_s < stops_s):
-        begun = (
-            [] if at_s >= stops_s else [waiting.pop() for _ in range(min(128 - len(running), len(waiting)))]
-        )
+        free = slots - len(running) if at_s < stops_s else 0
+        begun = [waiting.pop() for _ in range(min(free, len(waiting)))]
+        for length in begun:
+            heappush(running, step + length)
         ran += begun
-        running += begun
+        step += 1
         at_s += step_s * (1 + len(running) / 64 + len(begun) / 8)
-        ended += running.count(1)
-        running = [left - 1 for left in running if left > 1]
+        while running and running[0] <= step:
+            heappop(running)
+        ended = len(ran) - len(running)
         if at_s - listed_s >= 0.25 and ended > (done[-1].rows if done else 0):
             listed_s = at_s
             done.append(Done(at_s, ended))
-    done.append(Done(at_s, ended))
+    done.append(Done(at_s, len(ran)))
     return SampleResults(
         prompt_tokens=[1] * len(ran),
         completion_tokens=ran,
@@ -210,6 +216,17 @@ def simulated(lengths: Sequence[int], step_s: float, stops_s: float = math.inf) 
         ended_s=None if waiting else at_s + 0.4,
         stopped_s=stops_s if waiting else None,
     )
+
+
+def eta_over_run(rows: Sequence[int], step_s: float, slots: int, draw: Random) -> float:
+    """The estimate by a sample of the size that is taken, over the time of the run."""
+    sample = draw.sample(rows, min(len(rows), max(ROWS_MIN, len(rows) // ROWS_SHARE)))
+    results = simulated(sample, step_s, slots, stops_s=60)
+    known = estimate(a_survey(len(rows)), results, workers=1, within_s=60)
+    run = simulated(rows, step_s, slots)
+    assert known.eta_s is not None
+    assert run.ended_s is not None
+    return known.eta_s / run.ended_s
 
 
 LENGTHS: dict[str, Callable[[Random], int]] = {
@@ -225,9 +242,21 @@ LENGTHS: dict[str, Callable[[Random], int]] = {
 def test_an_estimate_of_a_sorted_input_is_within_a_tenth_of_its_run(name, step_s):
     draw = Random(1)
     rows = sorted(LENGTHS[name](draw) for _ in range(8000))
-    run = simulated(rows, step_s)
-    sample = simulated(draw.sample(rows, 1000), step_s, stops_s=60)
-    known = estimate(a_survey(len(rows)), sample, workers=1, within_s=60)
+    assert eta_over_run(rows, step_s, 128, draw) == pytest.approx(1, rel=0.1)
 
-    assert run.ended_s is not None
-    assert known.eta_s == pytest.approx(run.ended_s, rel=0.1)
+
+@settings(max_examples=20, deadline=None)
+@given(
+    count=st.integers(1, 8000),
+    slots=st.integers(8, 256),
+    least=st.integers(1, 100),
+    further=st.integers(0, 300),
+    step_s=st.sampled_from([0.002, 0.01, 0.03]),
+    order=st.sampled_from([sorted, list, lambda rows: sorted(rows, reverse=True)]),
+)
+def test_an_estimate_is_within_a_tenth_of_its_run_whatever_runs_at_once(
+    count, slots, least, further, step_s, order
+):
+    draw = Random(count)
+    rows = order([draw.randint(least, least + further) for _ in range(count)])
+    assert eta_over_run(rows, step_s, slots, draw) == pytest.approx(1, rel=0.1)
