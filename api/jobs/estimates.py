@@ -211,11 +211,14 @@ def _described(services: Services, caller: Caller, job_id: str) -> EstimateObjec
     results = (result for one in listed for result in read_segment(services.objects, one.segment))
     sample = samples.results_of(job, results, events)
     with services.store.snapshot() as tx:
-        return _shown(tx, job, terms, () if sample.run else (_none_ended(job),), sample)
+        return _shown(tx, job, terms, [] if sample.done else [_no_pace(job, sample)], sample)
 
 
-def _none_ended(job: Job) -> Problem:
-    """The reason why a sample tells nothing."""
+def _no_pace(job: Job, sample: SampleResults) -> Problem:
+    """The reason why a sample tells no pace, and perhaps nothing."""
+    if sample.run:
+        message = "A worker was lost or gave rows of the sample back: the pace is the one recorded."
+        return Problem(code="sample_interrupted", message=message, is_permanent=False)
     if job.errors:
         return Problem(code=job.errors[0].code, message=job.errors[0].message)
     is_cancelled = job.state is JobState.CANCELLED

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -125,5 +124,6 @@ def _about(count: Any, *, is_exact: bool) -> str | None:
     return None if count is None else f"{'' if is_exact else 'about '}{count}"
 
 
-def _time(seconds: float) -> timedelta:
-    return timedelta(seconds=round(seconds))
+def _time(seconds: float) -> str:
+    minutes, left_s = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{left_s:02}"
