@@ -9,7 +9,7 @@ Watch = Callable[[int], None]  # the bytes of a piece about to be used; raises t
 
 
 class ReadEnough(Exception):
-    """What a `watch` may raise to end the reading."""
+    """A `watch` has had enough."""
 
 
 class ReadTooLarge(Exception):

@@ -166,7 +166,7 @@ class _Reading:
                 if isinstance(made, RowRequest):
                     self.counts[self._row_digests.digest_of(made.body)] += 1
                     if drawn is not None:
-                        drawn.offer(self.spec.endpoint, made.body)
+                        drawn.offer(made.body)
                 else:
                     self.unusable += 1
                 if self.sampler.used() > until or len(self.counts) >= DIGESTS_MAX:
@@ -232,10 +232,10 @@ class _Drawn:
     _bytes: int = 0
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def offer(self, route: str, body: JsonObject) -> None:
+    def offer(self, body: JsonObject) -> None:
         if (number := self._random.random()) < self._least:
             return
-        line = json.dumps({"custom_id": "", "method": "POST", "url": route, "body": body})
+        line = json.dumps({"body": body})
         heappush(self.lines, (number, line))
         self._bytes += len(line)
         while len(self.lines) > self.rows_max or (self._bytes > self.bytes_max and len(self.lines) > 1):
@@ -252,7 +252,4 @@ def _within(bytes_max: int, lines: list[str]) -> list[str]:
         if size_bytes > bytes_max and len(kept) > 1:
             break
         kept.append(line)
-    return [
-        line.replace('"custom_id": ""', f'"custom_id": "sample-{number}"', 1)
-        for number, line in enumerate(kept)
-    ]
+    return kept
