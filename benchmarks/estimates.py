@@ -1,4 +1,4 @@
-"""Compares estimates with the runs that they are of: the same input is estimated first and run then.
+"""Compares estimates with the run that they are of: the same input is estimated, run, and estimated again.
 
     python -m benchmarks.estimates
     python -m benchmarks.estimates --demo 0 --tiny 0 --encoder 0 --parquet-gb 10    # the survey alone
@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.fixtures import checkpoints
 from benchmarks.measure import cpu_times
-from benchmarks.report import Cell, others, report
+from benchmarks.report import Cell, others, report, spread
 from benchmarks.service_overhead import (
     PARTS,
     TOKENS,
@@ -31,17 +32,16 @@ from benchmarks.service_overhead import (
     Work,
     chats,
     embeddings,
+    letters,
     random_lines,
     run_job,
     service_with,
 )
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from nightshift.client import Client
-from tests.faults.kit.service import Service
 
 POLL_S: Final = 0.5
 GROUP_ROWS: Final = 50_000  # in a row group of Parquet
-TEXT_BYTES: Final = 400  # of a row of it, which are random: nothing is compressed
 
 
 def works(chosen: argparse.Namespace) -> Iterator[Work]:
@@ -56,20 +56,19 @@ def works(chosen: argparse.Namespace) -> Iterator[Work]:
         yield embeddings("minilm-tiny", chosen.encoder, is_lognormal=True)
 
 
-def estimated(client: Client, body: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
-    """An estimate, the seconds of its survey, and those of its sample."""
-    began_s = time.monotonic()
+def estimated(client: Client, body: dict[str, Any]) -> dict[str, Any]:
+    """An estimate whose sample has ended."""
     answer = client.estimate_job({name: value for name, value in body.items() if name != "format"})
-    surveyed_s = time.monotonic()
     while answer["status"] == "running":
         time.sleep(POLL_S)
         answer = client.get_estimate(answer["id"])
     assert not answer["problems"], answer["problems"]
-    return answer, surveyed_s - began_s, time.monotonic() - surveyed_s
+    return answer
 
 
 def measured(work: Work, threads: int) -> dict[str, Cell]:
-    before = cpu_times()
+    """The run, and estimates before and after it: the machine's pace changes from minute to minute."""
+    before, count = cpu_times(), len(work.rows) - WARM_UP
     with service_with(work.checkpoint, replace(PARTS, threads=threads), DTYPE=work.dtype) as service:
         place = Path(service.location("").removeprefix("file://"))
         warm_up = work.write(work.rows[:WARM_UP], place / "warm-up" / "input")
@@ -77,22 +76,22 @@ def measured(work: Work, threads: int) -> dict[str, Cell]:
         source = work.write(work.rows[WARM_UP:], place / "rows" / "input")
         body = work.body(source.as_uri(), service.location("rows/out/"))
         with service.client() as client:
-            answer, survey_s, sample_s = estimated(client, body)
-        job = run_job(service, body, len(work.rows) - WARM_UP).job
+            answers = [estimated(client, body)]
+            job = run_job(service, body, count).job
+            answers.append(estimated(client, body))
     assert job.finished_at is not None
     assert job.started_at is not None
     real_s = (job.finished_at - job.started_at).total_seconds()
-    tokens = sum((answer[name] or {"total": 0})["total"] for name in ("prompt_tokens", "completion_tokens"))
+    etas_s = [answer["figures"]["eta_s"] for answer in answers]
+    known = [answers[0]["figures"][name] or {"total": 0} for name in ("prompt_tokens", "completion_tokens")]
     return {
         "work": work.name,
-        "rows": len(work.rows) - WARM_UP,
-        "survey, s": survey_s,
-        "sample, rows": answer["sample"]["rows"],
-        "sample, s": sample_s,
-        "estimate, s": answer["eta_s"],
+        "rows": count,
+        "sample, rows": answers[0]["sample"]["rows"],
+        "estimates, s": spread(etas_s),
         "run, s": real_s,
-        "estimate / run": answer["eta_s"] / real_s,
-        "tokens, estimate / run": tokens / job.usage.total_tokens,
+        "estimate / run": mean(etas_s) / real_s,
+        "tokens, estimate / run": sum(tokens["total"] for tokens in known) / job.usage.total_tokens,
         "others' CPU": others(cpu_times().other_share_since(before)),
     }
 
@@ -103,7 +102,12 @@ def surveyed(gigabytes: int) -> dict[str, Cell]:
         path = Path(service.location("").removeprefix("file://")) / "in" / "rows.parquet"
         path.parent.mkdir(parents=True)
         rows = _write(path, gigabytes * 10**9)
-        answer, survey_s = _survey(service, path)
+        template = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "{{id}} {{text}}"}]}
+        with service.client() as client:
+            began_s = time.monotonic()
+            answer = client.estimate_job({"endpoint": "chat", "input": path.as_uri(), "template": template})
+            survey_s = time.monotonic() - began_s
+            client.cancel_job(answer["id"])
     return {
         "size, GB": answer["input"]["size_bytes"] / 1e9,
         "rows": rows,
@@ -113,27 +117,13 @@ def surveyed(gigabytes: int) -> dict[str, Cell]:
     }
 
 
-def _survey(service: Service, path: Path) -> tuple[dict[str, Any], float]:
-    content = "{{text}}"
-    template = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": content}]}
-    body = {"endpoint": "chat", "input": path.as_uri(), "template": template}
-    with service.client() as client:
-        began_s = time.monotonic()
-        answer = client.estimate_job(body)
-        survey_s = time.monotonic() - began_s
-        client.cancel_job(answer["id"])
-    return answer, survey_s
-
-
 def _write(path: Path, size_bytes: int) -> int:
-    """Writes random texts, group by group. Returns how many."""
-    draw, rows = np.random.default_rng(1), 0
+    """Writes texts under numbers, group by group. Returns how many."""
+    draw, rows = random.Random(1), 0
+    texts = pa.array([2 * letters(draw) for _ in range(GROUP_ROWS)])
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         while path.stat().st_size < size_bytes:
-            data = draw.integers(97, 123, GROUP_ROWS * TEXT_BYTES, dtype=np.uint8).tobytes()
-            offsets = np.arange(0, len(data) + 1, TEXT_BYTES, dtype=np.int32)
-            texts = pa.StringArray.from_buffers(GROUP_ROWS, pa.py_buffer(offsets), pa.py_buffer(data))
             ids = pa.array(range(rows, rows + GROUP_ROWS))
             writer.write_table(pa.table([ids, texts], schema=schema), row_group_size=GROUP_ROWS)
             rows += GROUP_ROWS

@@ -5,10 +5,10 @@ refused for now only, by a limit or a quota, and what is wrong with the input, i
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
@@ -17,8 +17,9 @@ from api.access import Caller
 from api.jobs.idempotency import Repeatable
 from api.responses.times import seconds
 from api.services.preview_child import PreviewRequest
-from api.services.previews import NO_PREVIEW, Preview
+from api.services.previews import Parts
 from api.services.services import Services
+from nightshift.bulk.rows.previews import PreviewedObjects, Problem, ShownRequest
 from nightshift.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -34,42 +35,6 @@ from nightshift.store import Transaction
 from nightshift.tenants.holdings import QUEUED, Holding
 from nightshift.tenants.keys import Scope
 from nightshift.tenants.rates import tokens_asked
-
-
-class DryRunProblem(BaseModel):
-    """A reason why the `row`, or without one the job, would fail; if not `is_permanent`, it would wait and
-    try again. Rows count from 1 in their object.
-    """
-
-    code: str
-    message: str
-    param: str | None = None
-    object: str | None = None
-    row: int | None = None
-    is_permanent: bool = True
-
-
-class DryRunRequest(BaseModel):
-    """A row's request. Of a long one, `body_start` has the beginning of its JSON, and `body` is null."""
-
-    object: str
-    row: int
-    custom_id: str
-    body: dict[str, Any] | None
-    body_start: str | None
-    body_bytes: int
-
-
-class DryRunInput(BaseModel):
-    """The objects of the input; if not `is_whole`, the first ones. Rows and tokens are estimates."""
-
-    objects: int
-    size_bytes: int
-    is_whole: bool
-    rows_estimated: int | None
-    tokens_estimated: int
-    formats: list[str]
-    separator: str | None  # by which the first object of CSV is read
 
 
 class DryRunRefusal(BaseModel):
@@ -99,15 +64,15 @@ class DryRun(BaseModel):
     priority: PriorityClass  # the effective one
     expires_at: int  # if submitted now
     limits: dict[str, DryRunLimit]
-    input: DryRunInput | None
+    input: PreviewedObjects | None
     rows_checked: int
     rows_with_problems: int  # of these
-    requests: list[DryRunRequest]
-    problems: list[DryRunProblem]
+    requests: list[ShownRequest]
+    problems: list[Problem]
     is_cut_off: bool  # reading the input took more than a dry run may take
 
 
-EMPTY_INPUT = DryRunProblem(code="empty_input", message="The input has no rows.", param="input")
+EMPTY_INPUT: Final = Problem(code="empty_input", message="The input has no rows.", param="input")
 
 
 @dataclass(frozen=True)
@@ -130,20 +95,33 @@ async def dry_run(
             "A dry run by POST /v1/jobs shows rows of the input: this API key lacks the scope 'read'."
         )
     checked = await run_in_threadpool(_checked, services, new, body, repeatable)
-    preview = NO_PREVIEW
+    preview: Parts = {"PreviewedRows": {}}  # there is no input
     if new.kind is JobKind.BULK:
-        request = PreviewRequest(
-            data=services.settings.data,
-            places=services.settings.locations,
-            spec=new.spec,
-            tenant_id=new.tenant_id,
-            filename=checked.filename,
-            line_bytes_max=services.settings.submission.line_bytes_max,
-            models=checked.models,
-            answer_bytes_max=services.settings.submission.answer_bytes_max,
-        )
+        request = preview_request(services, new, checked.filename, checked.models)
         preview = await services.previews.look(request)
     return await run_in_threadpool(_answer, services, caller, new, body, checked, preview)
+
+
+def preview_request(
+    services: Services,
+    new: NewJob,
+    filename: str | None,
+    models: Mapping[str, Model],
+    *,
+    is_sampled: bool = False,
+) -> PreviewRequest:
+    """Asks for a look at a job's input, also for an estimate. `filename`: of an input that was uploaded."""
+    return PreviewRequest(
+        data=services.settings.data,
+        places=services.settings.locations,
+        spec=new.spec,
+        tenant_id=new.tenant_id,
+        filename=filename,
+        line_bytes_max=services.settings.submission.line_bytes_max,
+        models=models,
+        answer_bytes_max=services.settings.submission.answer_bytes_max,
+        is_sampled=is_sampled,
+    )
 
 
 def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatable: Repeatable) -> _Checked:
@@ -181,12 +159,13 @@ def _answer(
     new: NewJob,
     body: JsonObject | None,
     checked: _Checked,
-    preview: Preview,
+    preview: Parts,
 ) -> DryRun:
-    rows = preview.rows or {}
+    objects, rows = preview.get("PreviewedObjects"), preview.get("PreviewedRows", {})
     model = new.model or rows.get("model")
-    needed = _needed(body, preview.objects or {})
-    problems = [DryRunProblem(**problem) for problem in (*preview.problems, *rows.get("problems", ()))]
+    needed = _needed(body, objects or {})
+    unreadable = [preview["Problem"]] if "Problem" in preview else []
+    problems = [Problem(**problem) for problem in (*unreadable, *rows.get("problems", ()))]
     with services.store.snapshot() as tx:
         held = tx.holdings.total(new.tenant_id)
         if new.kind is JobKind.BULK:
@@ -209,12 +188,12 @@ def _answer(
             )
             for name in QUEUED
         },
-        input=None if preview.objects is None else DryRunInput(**preview.objects),
+        input=None if objects is None else PreviewedObjects(**objects),
         rows_checked=rows.get("rows_checked", 0),
         rows_with_problems=rows.get("rows_with_problems", 0),
         requests=rows.get("requests", []),
         problems=problems,
-        is_cut_off=preview.is_cut_off,
+        is_cut_off="PreviewedRows" not in preview and not unreadable,
     )
 
 
@@ -228,28 +207,30 @@ def _needed(body: JsonObject | None, objects: JsonObject) -> Holding | None:
 
 
 def _of_the_job(
-    services: Services, tx: Transaction, new: NewJob, preview: Preview, needed: Holding | None
-) -> Sequence[DryRunProblem]:
-    """The reason why planning would refuse the job, apart from what could not be read."""
-    problems: list[DryRunProblem] = []
-    objects, rows = preview.objects or {}, preview.rows
+    services: Services, tx: Transaction, new: NewJob, preview: Parts, needed: Holding | None
+) -> Iterator[Problem]:
+    """The reasons why planning would refuse the job, apart from what could not be read."""
+    objects, rows = preview.get("PreviewedObjects", {}), preview.get("PreviewedRows")
     # The part of a longer input that was read may be empty: then nothing is known of the rest.
     if rows is not None and rows["is_end"] and objects["is_whole"] and not rows["rows_checked"]:
-        problems.append(EMPTY_INPUT)
-    if rows is not None and new.model is None and rows["model"] is not None:
-        catalogue = services.catalogue.read(tx)
-        objection = catalogue.objection(rows["model"], new.spec.endpoint)
-        if objection is not None:
-            code, message, param = objection.code, objection.message, objection.param
-            problems.append(DryRunProblem(code=code, message=message, param=param))
-    if needed is not None:
-        try:
+        yield EMPTY_INPUT
+    yield from planning_problems(services, tx, new, (rows or {}).get("model"), needed)
+
+
+def planning_problems(
+    services: Services, tx: Transaction, new: NewJob, model: str | None, needed: Holding | None
+) -> Iterator[Problem]:
+    """The reasons why planning would refuse a job of this model that takes so much of quotas; None: not
+    known.
+    """
+    objection = services.catalogue.read(tx).objection(model, new.spec.endpoint) if model else None
+    if objection is not None:
+        yield Problem(code=objection.code, message=objection.message, param=objection.param)
+    try:
+        if needed is not None:
             services.submitter.try_plan(tx, new, needed.bulk_rows, needed.queued_tokens)
-        except QuotaExceeded as error:
-            problems.append(
-                DryRunProblem(code=str(error.code), message=error.message, param=error.param or "input")
-            )
-    return problems
+    except QuotaExceeded as error:
+        yield Problem(code=str(error.code), message=error.message, param=error.param or "input")
 
 
 def _shown(error: TooManyRequests | Conflict) -> DryRunRefusal:

@@ -4,46 +4,45 @@ The input is surveyed as for a dry run, and a sample of its rows runs as a small
 has the estimate's id (`nightshift/lifecycle/samples.py`). The figures are made whenever it is shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from api.access import Caller
 from api.bodies import parsed
 from api.bodies.jobs import EstimateCreate
 from api.dependencies import BodyDep, CallerDep, ServicesDep, get_job
-from api.jobs.dry_runs import EMPTY_INPUT, DryRunProblem
+from api.jobs.dry_runs import EMPTY_INPUT, planning_problems, preview_request
 from api.jobs.requests import bulk_job
-from api.services.preview_child import PreviewRequest
 from api.services.services import Services
 from nightshift.bulk.results.segments import read_segment
-from nightshift.errors import MissingScope, NotFound, QuotaExceeded
+from nightshift.bulk.rows.previews import Problem
+from nightshift.errors import MissingScope, NotFound
+from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import ALIVE_WITHIN
 from nightshift.fleet.models import Model
-from nightshift.fleet.workers import WorkerState
-from nightshift.jobs import Job, JsonObject, NewJob
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.jobs import Job, JobState, NewJob
 from nightshift.jobs.capacity.demand import ANY_CAPACITY, Pool, serving
-from nightshift.jobs.capacity.estimates import Prices, SampleResults, Survey, Tokens, estimate
+from nightshift.jobs.capacity.estimates import Estimate, SampleResults, Survey, estimate
 from nightshift.jobs.files import file_key
+from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import samples
 from nightshift.lifecycle.reuse import with_reused_job
 from nightshift.store import Transaction
+from nightshift.tenants.holdings import Holding
 from nightshift.tenants.keys import Scope
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 
 EVENTS_MAX: Final = 10_000  # of a sample
 SEGMENTS_MAX: Final = 10_000
 NO_WORKER: Final = "no_worker"
-FIGURES: Final = (
-    *("rows_to_run", "rows_too_long", "rows_failing", "prompt_tokens", "completion_tokens"),
-    *("rows_per_worker_s", "eta_s", "workers_wanted", "worker_hours", "cost", "spot_cost", "saving"),
-)
-CUT_OFF: Final = DryRunProblem(
+CUT_OFF: Final = Problem(
     code="input_too_costly", message="Reading the input took more than an estimate may take.", param="input"
 )
 
@@ -65,21 +64,26 @@ class EstimateObject(BaseModel):
     model: str | None
     input: Survey | None
     sample: SampleObject | None
-    rows_to_run: int | None
-    rows_too_long: int | None
-    rows_failing: int | None
-    prompt_tokens: Tokens | None
-    completion_tokens: Tokens | None
-    rows_per_worker_s: float | None
-    eta_s: float | None  # on the workers that are ready, if they had nothing else to do
+    figures: Estimate | None  # null while the sample runs
     workers_ready: int
     window_s: int
-    workers_wanted: int | None  # to end within the window
-    worker_hours: float | None
-    cost: float | None
-    spot_cost: float | None
-    saving: float | None
-    problems: list[DryRunProblem]
+    problems: list[Problem]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Terms:
+    """All that an estimate needs beside the sample's results. The sample's job keeps it, as JSON."""
+
+    survey: Survey | None  # None: the input could not be read
+    endpoint: str
+    pool: Pool
+    priority: PriorityClass  # of the job, not of its sample
+    window_s: int
+    prices: Prices
+    sample_rows: int = 0
+
+
+_TERMS: Final = TypeAdapter(_Terms)
 
 
 @router.post(
@@ -94,24 +98,24 @@ async def create_estimate(services: ServicesDep, caller: CallerDep, body: BodyDe
     fields = parsed(EstimateCreate, body)
     new = bulk_job(caller.tenant_id, fields, body, services.settings.submission.completion_window_max_s)
     new, filename, models = await run_in_threadpool(_checked, services, caller, new)
-    parts = await services.previews.parts(
-        PreviewRequest(
-            data=services.settings.data,
-            places=services.settings.locations,
-            spec=new.spec,
-            tenant_id=new.tenant_id,
-            filename=filename,
-            line_bytes_max=services.settings.submission.line_bytes_max,
-            models=models,
-            answer_bytes_max=services.settings.submission.answer_bytes_max,
-            is_sampled=True,
-        )
+    request = preview_request(services, new, filename, models, is_sampled=True)
+    parts = await services.previews.look(request)
+    surveyed = parts.get("Surveyed", {"survey": None, "lines": []})
+    survey, lines = surveyed["survey"] and Survey(**surveyed["survey"]), surveyed["lines"]
+    model = new.model or (survey.model if survey else None)
+    known = services.settings.api.prices
+    terms = _Terms(
+        survey=survey,
+        endpoint=new.spec.endpoint,
+        pool=Pool(model or "", new.spec.capacity, new.spec.options.pool or ""),
+        priority=new.priority,
+        window_s=new.spec.completion_window_s if new.spec.hours is None else new.spec.hours.length_s,
+        prices=Prices(fields.spot_price or known.spot, fields.gpu_hour_price or known.on_demand),
+        sample_rows=len(lines),
     )
-    terms = _terms(new, fields, services, parts.get("Survey", ()))
-    problems = [DryRunProblem(**problem) for problem in parts.get("Problem", ())]
-    if terms.survey is None and not problems:
+    problems = [Problem(**parts["Problem"])] if "Problem" in parts else []
+    if survey is None and not problems:
         problems = [CUT_OFF]
-    lines = [line for part in parts.get("SampleLines", ()) for line in part["lines"]]
     storage = services.storage_threads.for_tenant(caller.tenant_id)
     shown = await storage.run(lambda: _created(services, caller, new, terms, lines, problems))
     return JSONResponse(shown.model_dump(mode="json"), 202 if shown.status == "running" else 200)
@@ -122,52 +126,6 @@ async def describe_estimate(estimate_id: str, services: ServicesDep, caller: Cal
     storage = services.storage_threads.for_tenant(caller.tenant_id)
     shown = await storage.run(lambda: _described(services, caller, estimate_id))
     return JSONResponse(shown.model_dump(mode="json"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Terms:
-    """All that an estimate needs beside the sample's results. The sample's job keeps it."""
-
-    survey: Survey | None  # None: the input could not be read
-    endpoint: str
-    pool: Pool
-    window_s: int
-    prices: Prices
-    sample_rows: int = 0
-
-    def to_json(self) -> JsonObject:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: JsonObject) -> Self:
-        """The terms that a sample's job keeps."""
-        parts = {
-            "survey": Survey.from_json(data["survey"]),
-            "pool": Pool(**data["pool"]),
-            "prices": Prices(**data["prices"]),
-        }
-        return cls(**data | parts)
-
-
-def _terms(new: NewJob, fields: EstimateCreate, services: Services, surveys: Sequence[JsonObject]) -> _Terms:
-    survey = Survey.from_json(surveys[0]) if surveys else None
-    model = new.model or (survey.model if survey else None)
-    known = services.settings.api.prices
-    return _Terms(
-        survey=survey,
-        endpoint=new.spec.endpoint,
-        pool=Pool(model or "", new.spec.capacity, new.spec.options.pool or ""),
-        window_s=_window_s(new),
-        prices=Prices(
-            hour=fields.gpu_hour_price or known.on_demand, spot_hour=fields.spot_price or known.spot
-        ),
-    )
-
-
-def _window_s(new: NewJob) -> int:
-    """Seconds within which the job is to end."""
-    hours = new.spec.hours
-    return new.spec.completion_window_s if hours is None else hours.length_s
 
 
 def _checked(
@@ -193,16 +151,15 @@ def _created(
     new: NewJob,
     terms: _Terms,
     lines: Sequence[str],
-    problems: Sequence[DryRunProblem],
+    problems: list[Problem],
 ) -> EstimateObject:
     """Blocks on the object store."""
     with services.store.snapshot() as tx:
-        further = [] if terms.survey is None else _problems(services, tx, new, terms, terms.survey)
-        problems = [*problems, *further]
-        if any(problem.code == NO_WORKER or problem.is_permanent for problem in problems) or not lines:
-            return _shown(tx, None, terms, problems, SampleResults(rows=0))
-    terms = replace(terms, sample_rows=len(lines))
-    sample = samples.as_sample(new, terms.to_json())
+        if terms.survey is not None:
+            problems = [*problems, *_problems(services, tx, new, terms, terms.survey)]
+        if problems or not lines:
+            return _shown(tx, None, terms, problems)
+    sample = samples.as_sample(new, asdict(terms))
     key = file_key(caller.tenant_id, sample.spec.input or "")
     stored = services.objects.put(key, ((line + "\n").encode() for line in lines))
     job = services.store.run(
@@ -210,36 +167,32 @@ def _created(
     )
     services.ring_sender.hint()
     with services.store.snapshot() as tx:
-        return _shown(tx, job, terms, problems, SampleResults(rows=len(lines)))
+        return _shown(tx, job, terms, problems)
 
 
 def _problems(
     services: Services, tx: Transaction, new: NewJob, terms: _Terms, survey: Survey
-) -> Iterator[DryRunProblem]:
+) -> list[Problem]:
     """The reasons that would keep the job from running, apart from what could not be read."""
-    model = terms.pool.model
     if not survey.rows:
-        yield EMPTY_INPUT
-        return
-    objection = services.catalogue.read(tx).objection(model, terms.endpoint) if model else None
-    if objection is not None:
-        yield DryRunProblem(code=objection.code, message=objection.message, param=objection.param)
-    elif not serving(tx.workers.alive(tx.now() - ALIVE_WITHIN), terms.pool):
-        yield DryRunProblem(code=NO_WORKER, message=_no_worker(terms.pool), param="model", is_permanent=False)
-    try:
-        services.submitter.try_plan(tx, new, survey.rows, survey.size_bytes // CHARS_PER_TOKEN)
-    except QuotaExceeded as error:
-        yield DryRunProblem(code=str(error.code), message=error.message, param="input", is_permanent=False)
+        return [EMPTY_INPUT]
+    needed = Holding(bulk_rows=survey.rows, queued_tokens=survey.size_bytes // CHARS_PER_TOKEN)
+    problems = [*planning_problems(services, tx, new, terms.pool.model or None, needed)]
+    if not problems and not _serving(tx, terms.pool):
+        message = _no_worker(terms.pool)
+        problems.append(Problem(code=NO_WORKER, message=message, param="model", is_permanent=False))
+    return problems
+
+
+def _serving(tx: Transaction, pool: Pool) -> list[Worker]:
+    return serving(tx.workers.alive(tx.now() - ALIVE_WITHIN), pool)
 
 
 def _no_worker(pool: Pool) -> str:
     """The message where no worker may run the job."""
+    kind = "worker" if pool.capacity == ANY_CAPACITY else f"{pool.capacity} worker"
     where = f" in the pool '{pool.name}'" if pool.name else ""
-    kind = "" if pool.capacity == ANY_CAPACITY else f" {pool.capacity}"
-    return (
-        f"No{kind} worker{where} serves '{pool.model}' at present, so no sample was run. Start one, and "
-        "estimate again."
-    )
+    return f"No {kind}{where} serves '{pool.model}', so no sample was run. Start one, and estimate again."
 
 
 def _described(services: Services, caller: Caller, job_id: str) -> EstimateObject:
@@ -250,63 +203,73 @@ def _described(services: Services, caller: Caller, job_id: str) -> EstimateObjec
             raise NotFound(f"No such Estimate object: {job_id}", param="id")
         if job.results_deleted_at is not None:
             raise NotFound("The sample has had its time and is deleted.", code="results_deleted")
-        terms = _Terms.from_json(job.spec.estimate)
+        terms = _TERMS.validate_python(job.spec.estimate)
         if not job.state.is_terminal:
-            return _shown(tx, job, terms, (), SampleResults(rows=terms.sample_rows))
+            return _shown(tx, job, terms)
         events = tx.events.after(caller.tenant_id, job.id, 0, EVENTS_MAX)
         listed = tx.shards.segments_of_job(caller.tenant_id, job.id, limit=SEGMENTS_MAX)
     results = (result for one in listed for result in read_segment(services.objects, one.segment))
-    sample = samples.results_of(job, terms.sample_rows, results, events)
+    sample = samples.results_of(job, results, events)
     with services.store.snapshot() as tx:
-        return _shown(tx, job, terms, () if sample.run else (_none_ended(job, sample),), sample)
+        return _shown(tx, job, terms, [] if sample.done else [_no_pace(job, sample)], sample)
 
 
-def _none_ended(job: Job, sample: SampleResults) -> DryRunProblem:
-    """The reason why a sample tells nothing."""
-    said = job.errors[0].message if job.errors else "No row of the sample ended in time."
-    return DryRunProblem(code=job.errors[0].code if job.errors else "sample_too_slow", message=said)
+def _no_pace(job: Job, sample: SampleResults) -> Problem:
+    """The reason why a sample tells no pace, and perhaps nothing."""
+    if sample.run:
+        message = "A worker was lost or gave rows of the sample back: the pace is the one recorded."
+        return Problem(code="sample_interrupted", message=message, is_permanent=False)
+    if job.errors:
+        return Problem(code=job.errors[0].code, message=job.errors[0].message)
+    is_cancelled = job.state is JobState.CANCELLED
+    return Problem(
+        code="sample_cancelled" if is_cancelled else "sample_too_slow",
+        message=f"No row of the sample ended before it was {job.state}.",
+        is_permanent=False,
+    )
 
 
 def _shown(
-    tx: Transaction, job: Job | None, terms: _Terms, problems: Sequence[DryRunProblem], sample: SampleResults
+    tx: Transaction,
+    job: Job | None,
+    terms: _Terms,
+    problems: Sequence[Problem] = (),
+    sample: SampleResults = SampleResults(),
 ) -> EstimateObject:
     """The estimate as it is known now. `sample`: its results, once it has ended."""
-    alive = tx.workers.alive(tx.now() - ALIVE_WITHIN)
-    ready = sum(worker.state is WorkerState.READY for worker in serving(alive, terms.pool))
-    recorded = tx.figures.latest()
-    survey, figures = terms.survey, None
-    if survey is not None and survey.rows:
-        paces = recorded.rows_per_busy_s if recorded else {}
+    ready = sum(worker.state is WorkerState.READY for worker in _serving(tx, terms.pool))
+    figures, is_running = None, job is not None and not job.state.is_terminal
+    if terms.survey is not None and terms.survey.rows and not is_running:
+        recorded, model = tx.figures.latest(), terms.pool.model
         figures = estimate(
-            survey,
+            terms.survey,
             sample,
             workers=ready,
             within_s=terms.window_s,
             prices=terms.prices,
-            recorded_rows_per_s=paces.get(terms.pool.model),
+            recorded_rows_per_s=recorded.rows_per_busy_s.get(model) if recorded else None,
+            rows_ahead=tx.load.rows_left(model, terms.priority.rank),
         )
-    shown: dict[str, Any] = {name: getattr(figures, name, None) for name in FIGURES}
-    has_ended = job is None or job.state.is_terminal
-    is_good = figures is not None and bool(sample.prompt_tokens)
+    is_good = figures is not None and figures.prompt_tokens is not None
     return EstimateObject(
         id=None if job is None else job.id,
-        status="running" if not has_ended else "succeeded" if is_good else "failed",
+        status="running" if is_running else "succeeded" if is_good else "failed",
         endpoint=terms.endpoint,
         model=terms.pool.model or None,
-        input=survey,
-        sample=None if job is None else _sample_object(job, sample),
+        input=terms.survey,
+        sample=None if job is None else _sample_object(job, sample, terms.sample_rows),
+        figures=figures,
         workers_ready=ready,
         window_s=terms.window_s,
         problems=list(problems),
-        **shown,
     )
 
 
-def _sample_object(job: Job, sample: SampleResults) -> SampleObject:
+def _sample_object(job: Job, sample: SampleResults, rows: int) -> SampleObject:
     ended = sample.run + sample.reused or job.counts.succeeded + job.counts.failed
     return SampleObject(
-        rows=sample.rows,
-        rows_ended=min(ended, sample.rows),
+        rows=rows,
+        rows_ended=min(ended, rows),
         errors=dict(sample.failures),
         shares_answers=sample.reused > 0,
     )

@@ -15,7 +15,8 @@ from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.fleet.figures import ALIVE_WITHIN, ServiceFigures
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs.capacity.backlog import Backlog, Group, WaitingJob, by_group
-from nightshift.jobs.capacity.demand import Pool, demand, slack_s
+from nightshift.jobs.capacity.demand import Pool, demand
+from nightshift.jobs.capacity.forecasts import slack_s
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, crash_counter
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.metrics import service

@@ -64,25 +64,20 @@ def main() -> None:
         closing(open_store(request.data.resolved_storage_url)) as objects,
         within(WALL_S),
     ):
-        sources = Sources(objects, locations)
+        common: dict[str, Any] = {
+            "sources": Sources(objects, locations),
+            "locations": locations,
+            "line_bytes_max": request.line_bytes_max,
+            "models": request.models,
+        }
         look: Callable[[JobSpec, str, str | None], Iterator[Any]]
         if request.is_sampled:
-            look = InputSampler(
-                sources=sources,
-                locations=locations,
-                objects=objects,
-                line_bytes_max=request.line_bytes_max,
-                models=request.models,
-                used=_used(),
-            ).sample
+            used = _used(SAMPLE_CPU_S, SAMPLE_WALL_S)
+            look = InputSampler(**common, objects=objects, used=used).sample
         else:
+            used = _used(CPU_S, WALL_S)
             look = Previewer(
-                sources=sources,
-                locations=locations,
-                line_bytes_max=request.line_bytes_max,
-                models=request.models,
-                answer_bytes_max=request.answer_bytes_max,
-                may_continue=_has_time(),
+                **common, answer_bytes_max=request.answer_bytes_max, may_continue=lambda: used() < 1
             ).preview
         for part in look(request.spec, request.tenant_id, request.filename):
             sys.stdout.write(json.dumps({type(part).__name__: asdict(part)}) + "\n")
@@ -105,18 +100,12 @@ def _limit_cpu(part_max_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (min(until_s, cpu_max_s), cpu_max_s))
 
 
-def _has_time() -> Callable[[], bool]:
-    ends_s, cpu_ends_s = time.monotonic() + WALL_S, time.process_time() + CPU_S
-    return lambda: time.process_time() < cpu_ends_s and time.monotonic() < ends_s
-
-
-def _used() -> Callable[[], float]:
-    """The share of a sample's time that is over: of the processor's, or of all, which is more."""
+def _used(cpu_s: float, wall_s: float) -> Callable[[], float]:
+    """The share of its time that is over: of the processor's, or of all, which is more."""
     began_s, cpu_began_s = time.monotonic(), time.process_time()
 
     def used() -> float:
-        cpu = (time.process_time() - cpu_began_s) / SAMPLE_CPU_S
-        return max(cpu, (time.monotonic() - began_s) / SAMPLE_WALL_S)
+        return max((time.process_time() - cpu_began_s) / cpu_s, (time.monotonic() - began_s) / wall_s)
 
     return used
 

@@ -9,8 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from api.services.preview_child import WALL_MAX_S, PreviewRequest
 from api.services.threads import BoundedCalls
@@ -29,29 +28,8 @@ ONE_THREAD: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-Parts = Mapping[str, Sequence[JsonObject]]
+Parts = Mapping[str, JsonObject]
 """Parts of an answer, as JSON, by the names of their classes."""
-
-
-@dataclass(frozen=True)
-class Preview:
-    """The parts of a preview that came, as JSON."""
-
-    objects: JsonObject | None
-    rows: JsonObject | None
-    problems: Sequence[JsonObject]
-
-    @classmethod
-    def of_parts(cls, parts: Parts) -> Self:
-        objects, rows = parts.get("PreviewedObjects"), parts.get("PreviewedRows")
-        return cls(objects[0] if objects else None, rows[0] if rows else None, parts.get("Problem", []))
-
-    @property
-    def is_cut_off(self) -> bool:
-        return self.rows is None and not self.problems
-
-
-NO_PREVIEW: Final = Preview(None, {}, ())  # there is no input
 
 
 class Previews:
@@ -61,12 +39,8 @@ class Previews:
         self._command = command
         self._calls = BoundedCalls(PREVIEWS_MAX, per_tenant=PREVIEWS_PER_TENANT_MAX, refusal=REFUSAL)
 
-    async def look(self, request: PreviewRequest) -> Preview:
-        """Raises TooManyRequests."""
-        return Preview.of_parts(await self.parts(request))
-
-    async def parts(self, request: PreviewRequest) -> Parts:
-        """The parts that came, by their kinds. Raises TooManyRequests."""
+    async def look(self, request: PreviewRequest) -> Parts:
+        """The parts that came. Raises TooManyRequests."""
         return await self._calls.run(request.tenant_id, lambda: self._run(request))
 
     def _run(self, request: PreviewRequest) -> Parts:
@@ -93,9 +67,5 @@ class Previews:
 
 def parsed(output: bytes) -> Parts:
     """Reads the child's lines, of which the last may be cut off."""
-    parts: dict[str, list[JsonObject]] = {}
-    for line in output.splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            for kind, part in json.loads(line).items():
-                parts.setdefault(kind, []).append(part)
-    return parts
+    lines = [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
+    return {kind: part for line in lines for kind, part in line.items()}

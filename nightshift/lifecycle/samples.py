@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from nightshift.bulk.results.row_results import RowResult
 from nightshift.jobs import Job, JobSpec, JobState, JsonObject, NewJob
@@ -18,7 +18,9 @@ from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.admission import admit_stored
 from nightshift.lifecycle.submission import Submitter
+from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RETURNED
 from nightshift.objectstore import ObjectInfo
+from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Transaction
 from nightshift.store.jobs.events import Event
 from nightshift.tenants.quotas import Quotas
@@ -26,22 +28,18 @@ from nightshift.tenants.quotas import Quotas
 LASTS_S: Final = 60  # from its first claim; rows that have begun may end
 WAITS_S: Final = 600  # for a worker, and to end
 FILE_KEPT: Final = timedelta(hours=1)
+NOT_OF_SAMPLES: Final = (
+    *("reuse", "max_error_rate", "max_failed_rows", "max_tokens_total"),
+    *("keep_columns", "input_format", "separator"),
+)
 
 
 def as_sample(new: NewJob, about: JsonObject) -> NewJob:
     """The sample job of a checked job. `about`: the estimate that it is for."""
     id = new_id("job")
     # How rows are run stays as it is; what would end the job early, or write more of it, does not.
-    options = replace(
-        new.spec.options,
-        reuse=None,
-        max_error_rate=None,
-        max_failed_rows=None,
-        max_tokens_total=None,
-        keep_columns=None,
-        input_format=None,
-        separator=None,
-    )
+    unset: dict[str, Any] = dict.fromkeys(NOT_OF_SAMPLES)
+    options = replace(new.spec.options, **unset)
     spec = JobSpec(
         endpoint=new.spec.endpoint,
         input=retry_input_id(id),
@@ -78,8 +76,10 @@ def submit(
     return submitter.submit_unread(tx, new, now).job
 
 
-def results_of(job: Job, rows: int, results: Iterable[RowResult], events: Sequence[Event]) -> SampleResults:
-    """The results of a sample job of so many rows that has ended."""
+def results_of(job: Job, results: Iterable[RowResult], events: Sequence[Event]) -> SampleResults:
+    """The results of a sample job that has ended. Without `done` where a worker was lost or gave rows back:
+    time in which none ran it is no pace.
+    """
     run, failures, reused = [], Counter[str](), 0
     for result in results:
         if result.is_reused:
@@ -92,21 +92,15 @@ def results_of(job: Job, rows: int, results: Iterable[RowResult], events: Sequen
     def since_start_s(at: datetime | None) -> float | None:
         return None if at is None or job.started_at is None else (at - job.started_at).total_seconds()
 
-    counted = [event for event in events if event.type == "job.progress"]
-    done = [
-        Done(
-            since_start_s(event.created_at) or 0.0,
-            event.data["counts"]["succeeded"] + event.data["counts"]["failed"],
-        )
-        for event in counted
-    ]
+    is_interrupted = any(event.type in (SHARD_LOST, SHARD_RETURNED) for event in events)
+    counted = () if is_interrupted else (event for event in events if event.type == PROGRESS)
+    counts = [(event.created_at, event.data["counts"]) for event in counted]
     return SampleResults(
-        rows=rows,
         prompt_tokens=[usage.prompt_tokens for usage in run],
         completion_tokens=[usage.completion_tokens for usage in run],
         failures=failures,
         reused=reused,
-        done=done,
+        done=[Done(since_start_s(at) or 0.0, count["succeeded"] + count["failed"]) for at, count in counts],
         worker_s=job.worker_time.total_s,
         ended_s=since_start_s(job.finished_at) if job.state is JobState.SUCCEEDED else None,
         stopped_s=since_start_s(job.stop_requested_at),

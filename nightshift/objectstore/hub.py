@@ -72,7 +72,7 @@ class Hub:
     def __init__(self, endpoint: str, token: str = "", token_tenants: Collection[str] = ()) -> None:
         """`token`: sent for the tenants `token_tenants` alone, and to the hub itself alone.
 
-        Raises `ConfigurationError` for an endpoint that is no http or https URL, and for a text that is no token.
+        Raises `ConfigurationError` for an endpoint that is no http(s) URL, and for a text that is no token.
         """
         if not (token.isascii() and token.isprintable()):  # a library's error would quote it
             raise ConfigurationError("HF_TOKEN has characters that no token has", param="HF_TOKEN")

@@ -19,7 +19,7 @@ from nightshift.bulk.rows.surveys import (
     rows_estimated,
     with_guesses,
 )
-from nightshift.bulk.rows.watched_reader import WatchedReader
+from nightshift.bulk.rows.watched_reader import ReadEnough, WatchedReader
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
@@ -121,35 +121,24 @@ class Previewer:
         """The objects, then the rows; a problem instead of what cannot be read. `filename`: the uploaded
         file's, None if the input is none or does not exist.
         """
-        source = spec.input
+        source, uri = spec.input, None
         assert source is not None, "a bulk job has an input"
+        limits = {"objects_max": OBJECTS_MAX, "listed_max": LISTED_MAX}
+        described: list[InputObject] = []
         try:
             spec, objects, is_whole = first_objects(
-                spec,
-                self.sources,
-                self.locations,
-                tenant_id,
-                filename,
-                objects_max=OBJECTS_MAX,
-                listed_max=LISTED_MAX,
+                spec, self.sources, self.locations, tenant_id, filename, **limits
             )
-        except (InvalidRequest, StorageError) as error:
-            yield Problem.from_error(error, source)
-            return
-        described: list[InputObject] = []
-        for number, entry in enumerate(objects):
-            if not self.may_continue():
-                is_whole = False
-                break
-            try:
+            for number, entry in enumerate(objects):
+                if not self.may_continue():
+                    is_whole = False
+                    break
+                uri = entry.uri
                 described.append(self._described(entry, number))
-            except (InvalidRequest, StorageError) as error:
-                yield Problem.from_error(error, source, entry.uri)
-                return
-        try:
+            uri = None
             separator = self._separator(spec, objects)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.from_error(error, source)
+            yield Problem.from_error(error, source, uri)
             return
         yield _summary(with_guesses(described), is_whole, separator)
         yield self._rows(spec, objects)
@@ -163,12 +152,7 @@ class Previewer:
         """Describes the objects. More than its size is read only of the first ones."""
         if number < SAMPLED_MAX or entry.format is InputFormat.IMAGE:
             return entry.described(SAMPLE_BYTES)
-        return InputObject(
-            uri=entry.uri,
-            format=entry.format,
-            size_bytes=entry.info.size_bytes,
-            etag=entry.info.etag,
-        )
+        return entry.listed()
 
     def _separator(self, spec: JobSpec, objects: list[FoundObject]) -> str | None:
         """The separator of the first object of CSV."""
@@ -180,7 +164,14 @@ class Previewer:
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec, self._check_sizes)
-        reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
+        size_bytes = 0
+
+        def watch(piece_bytes: int) -> None:
+            nonlocal size_bytes
+            if size_bytes > ROWS_BYTES_MAX or (checked.rows and not self.may_continue()):
+                raise ReadEnough
+            size_bytes += piece_bytes
+
         for number, entry in enumerate(objects):
             if entry.info.size_bytes == 0 and entry.format is not InputFormat.IMAGE:
                 continue  # no rows, in every format
@@ -188,13 +179,13 @@ class Previewer:
                 shard_no=number, uri=entry.uri, format=entry.format, start=0, end=None,
                 source_etag=entry.info.etag,
             )  # fmt: skip
-            reader = WatchedReader(entry.reader, reading.add)
+            reader = WatchedReader(entry.reader, watch)
             try:
                 for row in rows_of(reader, entry.info.key, shard, spec, line_bytes_max=self.line_bytes_max):
                     checked.add(row, shard)
                     if checked.rows == ROWS_MAX or not self.may_continue():
                         return checked.report()
-            except _ReadEnough:
+            except ReadEnough:
                 return checked.report()
             except (InvalidRequest, StorageError) as error:
                 checked.problems.append(Problem.from_error(error, entry.uri, entry.uri))
@@ -283,21 +274,3 @@ def _shown(request: RowRequest, uri: str, row: int) -> ShownRequest:
         body_start=None if is_short else shortened(text, SHOWN_BYTES_MAX),
         body_bytes=size_bytes,
     )
-
-
-class _ReadEnough(Exception):
-    """Enough was read for the first rows."""
-
-
-@dataclass
-class _Reading:
-    """Counts the bytes read for the first rows."""
-
-    may_continue: Callable[[], bool]
-    size_bytes: int = 0
-
-    def add(self, size_bytes: int) -> None:
-        """Raises _ReadEnough for a piece after the limit, or past the time."""
-        if self.size_bytes > ROWS_BYTES_MAX or not self.may_continue():
-            raise _ReadEnough
-        self.size_bytes += size_bytes

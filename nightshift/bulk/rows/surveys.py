@@ -32,6 +32,12 @@ class FoundObject:
         """Describes it, with rows estimated by a sample (0: not). Raises UnreadableInput, StorageError."""
         return describe(self.reader, self.info, self.uri, self.format, sample_bytes=sample_bytes)
 
+    def listed(self) -> InputObject:
+        """Describes it by its size alone, without a request."""
+        return InputObject(
+            uri=self.uri, format=self.format, size_bytes=self.info.size_bytes, etag=self.info.etag
+        )
+
 
 @dataclass(frozen=True)
 class Listed:

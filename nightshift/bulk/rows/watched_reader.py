@@ -8,6 +8,10 @@ from nightshift.objectstore import READ_BYTES_MAX, STREAM_CHUNK_BYTES, ObjectInf
 Watch = Callable[[int], None]  # the bytes of a piece about to be used; raises to end the reading
 
 
+class ReadEnough(Exception):
+    """A `watch` has had enough."""
+
+
 class ReadTooLarge(Exception):
     """A read of more bytes than the caller would hold."""
 

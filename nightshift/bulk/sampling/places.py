@@ -25,8 +25,12 @@ class Piece:
     size_bytes: int
 
     @property
-    def is_image(self) -> bool:
-        return InputFormat(self.shard.format).is_of_images
+    def layout(self) -> Layout:
+        return InputFormat(self.shard.format).layout
+
+    @property
+    def is_whole_object(self) -> bool:
+        return self.shard.start == 0 and self.shard.end is None
 
 
 def pieces_of(object_no: int, entry: InputObject) -> list[Piece]:
@@ -54,7 +58,7 @@ def pieces_of(object_no: int, entry: InputObject) -> list[Piece]:
 
 def spread(pieces: Sequence[Piece], rows: int) -> dict[int, int]:
     """Rows to take, by the piece's number: `rows` in all, and of each part of the input by its rows."""
-    places = rows if all(piece.is_image for piece in pieces) else PLACES
+    places = rows if all(piece.layout is Layout.IMAGE for piece in pieces) else PLACES
     ends = [*accumulate(piece.rows or 1.0 for piece in pieces)]
     chosen: Counter[int] = Counter()
     number = 0
@@ -64,8 +68,3 @@ def spread(pieces: Sequence[Piece], rows: int) -> dict[int, int]:
             number += 1
         chosen[number] += 1
     return {number: max(1, round(rows * count / places)) for number, count in chosen.items()}
-
-
-def is_text(piece: Piece) -> bool:
-    """Whether its rows are not counted before they are read."""
-    return InputFormat(piece.shard.format).layout not in (Layout.PARQUET, Layout.IMAGE)

@@ -8,17 +8,19 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
 from typing import Final
 
 from nightshift.bulk.results.digest_files import DigestTable, digest_files, keys_of
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.bulk.rows.first_rows import FirstRows
 from nightshift.bulk.rows.previews import Problem, problem_of_job
-from nightshift.bulk.rows.records import InputFormat, InputObject
+from nightshift.bulk.rows.records import InputFormat, InputObject, Layout
 from nightshift.bulk.rows.requests import RowRequest, rows_of
 from nightshift.bulk.rows.surveys import FoundObject, first_objects, with_guesses
-from nightshift.bulk.rows.watched_reader import WatchedReader
-from nightshift.bulk.sampling.places import Piece, is_text, pieces_of, spread
+from nightshift.bulk.rows.watched_reader import ReadEnough, WatchedReader
+from nightshift.bulk.sampling.places import Piece, pieces_of, spread
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JobSpec, JsonObject
@@ -29,8 +31,8 @@ from nightshift.objectstore.sources import Sources
 OBJECTS_MAX: Final = 10_000
 LISTED_MAX: Final = 20_000
 HEAD_BYTES: Final = 64 * 1024  # of an object's beginning, which tell its form
-ROWS_MIN: Final = 256  # in a sample …
-ROWS_SHARE: Final = 8  # … or one row of so many …
+ROWS_MIN: Final = 1024  # in a sample: some times what an engine runs at once …
+ROWS_SHARE: Final = 4  # … or one row of so many …
 ROWS_MAX: Final = 16_384  # … but no more than these
 BYTES_MAX: Final = 8 * 1024 * 1024  # of its requests
 DIGESTS_MAX: Final = 1_000_000  # held, some 150 bytes each; no row is read after them
@@ -43,11 +45,12 @@ UNREGISTERED: Final = Model(id="", kind=ModelKind.DECODER, revision="")
 
 
 @dataclass(frozen=True)
-class SampleLines:
-    """The sample: lines of a batch file, in random order. The second repeats the first: a worker that runs it
-    once shares answers of equal rows.
+class Surveyed:
+    """`lines`: the sample, lines of a batch file in random order. The second repeats the first: a worker that
+    runs it once shares answers of equal rows.
     """
 
+    survey: Survey
     lines: list[str]
 
 
@@ -62,103 +65,52 @@ class InputSampler:
     models: Mapping[str, Model]  # registered
     used: Callable[[], float]
 
-    def sample(
-        self, spec: JobSpec, tenant_id: str, filename: str | None
-    ) -> Iterator[Survey | SampleLines | Problem]:
-        """The survey and, if there are rows, the sample; or what would keep the job from running."""
+    def sample(self, spec: JobSpec, tenant_id: str, filename: str | None) -> Iterator[Surveyed | Problem]:
+        """The survey with a sample, which is empty if no row can be run; or what would keep the job from
+        running.
+        """
         source, uri = spec.input, None
         assert source is not None, "a bulk job has an input"
+        limits = {"objects_max": OBJECTS_MAX, "listed_max": LISTED_MAX}
         try:
             spec, entries, is_whole = first_objects(
-                spec,
-                self.sources,
-                self.locations,
-                tenant_id,
-                filename,
-                objects_max=OBJECTS_MAX,
-                listed_max=LISTED_MAX,
+                spec, self.sources, self.locations, tenant_id, filename, **limits
             )
-            reading = _Reading(spec, self.line_bytes_max, self.used, _Digests(tenant_id, spec, self.models))
             described = []
             for entry in entries:
                 uri = entry.uri
                 described.append(self._described(entry))
             uri = None
-            described = with_guesses(described)
-            lines = reading.read(entries, described)
+            reading = _Reading(self, spec, tenant_id, entries, with_guesses(described))
+            lines = reading.read()
             if (objection := reading.first.objection()) is not None:
                 yield problem_of_job(objection)
                 return
-            hits = self._reused(spec, tenant_id, reading.digests)
+            yield Surveyed(reading.survey(is_whole=is_whole, reused=reading.reused()), lines)
         except (InvalidRequest, StorageError) as error:
             yield Problem.from_error(error, source, uri)
-            return
-        yield reading.survey(described, is_whole, hits)
-        if lines:
-            yield SampleLines(lines)
 
     def _described(self, entry: FoundObject) -> InputObject:
         """The object; later in the time, nothing but its size."""
         if self.used() < DESCRIBED or entry.format is InputFormat.IMAGE:
             return entry.described(HEAD_BYTES)
-        info = entry.info
-        return InputObject(uri=entry.uri, format=entry.format, size_bytes=info.size_bytes, etag=info.etag)
-
-    def _reused(self, spec: JobSpec, tenant_id: str, digests: "_Digests") -> float | None:
-        """The share of the rows that the earlier job has results of. None: no job is reused."""
-        if spec.reused_job is None or digests.model is UNREGISTERED or not digests.counts:
-            return None
-        keys = keys_of([*digests.counts])
-        rows = [*digests.counts.values()]
-        files = [*digest_files(self.objects, tenant_id, spec.reused_job)]
-        hits, files_read = 0, 0
-        random.Random(0).shuffle(files)
-        for file in files:
-            if files_read and self.used() > 1:
-                break
-            table = DigestTable(self.objects.read(file.key, file.size_bytes))
-            hits += sum(rows[place] for place in table.find(keys))
-            files_read += 1
-        return min(1.0, hits / sum(rows) * len(files) / files_read) if files_read else 0.0
-
-
-@dataclass
-class _Digests:
-    """The digests of the requests read, with how often each was: as a worker digests them, if the model is
-    registered.
-    """
-
-    tenant_id: str
-    spec: JobSpec
-    models: Mapping[str, Model]
-    counts: Counter[bytes] = field(default_factory=Counter)
-    model: Model = UNREGISTERED
-    _of_model: RowDigests | None = None
-
-    def add(self, body: JsonObject, model: str | None) -> None:
-        if self._of_model is None:
-            self.model = self.models.get(model or "", UNREGISTERED)
-            self._of_model = RowDigests(self.tenant_id, self.spec.endpoint, self.model)
-        self.counts[self._of_model.digest_of(body)] += 1
-
-
-class _Enough(Exception):
-    """The time for a piece is over."""
+        return entry.listed()
 
 
 @dataclass
 class _Reading:
     """Reads rows of an input, and counts what it reads."""
 
+    sampler: InputSampler
     spec: JobSpec
-    line_bytes_max: int
-    used: Callable[[], float]
-    digests: _Digests
-    first: FirstRows = field(init=False)
+    tenant_id: str
+    entries: Sequence[FoundObject]
+    described: Sequence[InputObject]
+    counts: Counter[bytes] = field(default_factory=Counter)  # requests, by their digests
     unusable: int = 0
     text_rows: int = 0  # of objects whose rows are not counted otherwise …
     text_bytes: int = 0  # … and the bytes that these take
-    unfinished: set[int] = field(default_factory=set)  # objects of which pieces were not read to their end
+    is_spread: bool = True
     is_all: bool = False  # every row was read
     _piece_bytes: int = 0
 
@@ -166,81 +118,103 @@ class _Reading:
         named = (self.spec.template or {}).get("model")
         self.first = FirstRows(self.spec, named if isinstance(named, str) else None)
 
-    def read(self, entries: Sequence[FoundObject], described: Sequence[InputObject]) -> list[str]:
+    @cached_property
+    def model(self) -> Model | None:
+        """The registered model of the first row. None: there is none, and digests differ from a worker's."""
+        return self.sampler.models.get(self.first.model or "")
+
+    @cached_property
+    def _row_digests(self) -> RowDigests:
+        return RowDigests(self.tenant_id, self.spec.endpoint, self.model or UNREGISTERED)
+
+    def read(self) -> list[str]:
         """Reads the chosen pieces, each for its share of the time, and then others; returns the sample."""
-        pieces = [piece for number, entry in enumerate(described) for piece in pieces_of(number, entry)]
+        pieces = [piece for number, entry in enumerate(self.described) for piece in pieces_of(number, entry)]
         total = sum(piece.rows for piece in pieces)
         quotas = spread(pieces, min(ROWS_MAX, max(ROWS_MIN, int(total) // ROWS_SHARE)))
         lines: list[str] = []
         ended = 0
         for left, (number, quota) in zip(range(len(quotas), 0, -1), quotas.items(), strict=True):
-            now = self.used()
-            kept = _Kept(quota, 2 * BYTES_MAX * quota // sum(quotas.values()))
-            ended += self._piece(entries, pieces[number], now + (SAMPLED - now) / left, kept)
-            lines += kept.lines
+            now = self.sampler.used()
+            drawn = _Drawn(quota, 2 * BYTES_MAX * quota // sum(quotas.values()))
+            ended += self._piece(pieces[number], now + (SAMPLED - now) / left, drawn)
+            lines += [line for _, line in drawn.lines]
         for number, piece in enumerate(pieces):
-            if self.used() > READ or len(self.digests.counts) >= DIGESTS_MAX:
+            if self.sampler.used() > READ or len(self.counts) >= DIGESTS_MAX:
                 break
             if number not in quotas:
-                ended += self._piece(entries, piece, READ, None)
+                ended += self._piece(piece, READ, None)
         self.is_all = ended == len(pieces)
         return _within(BYTES_MAX, lines)
 
-    def _piece(
-        self, entries: Sequence[FoundObject], piece: Piece, until: float, kept: "_Kept | None"
-    ) -> bool:
+    def _piece(self, piece: Piece, until: float, drawn: "_Drawn | None") -> bool:
         """Reads a piece, one row of it whatever the time is. Returns whether it was read to its end."""
-        entry, rows_before = entries[piece.object_no], self.first.rows
+        entry, rows_before = self.entries[piece.object_no], self.first.rows
 
         def watch(size_bytes: int) -> None:
-            if self.first.rows > rows_before and self.used() > until:
-                raise _Enough
+            if self.first.rows > rows_before and self.sampler.used() > until:
+                raise ReadEnough
             self._piece_bytes += size_bytes
 
         self._piece_bytes = 0
         reader = WatchedReader(entry.reader, watch)
-        rows = rows_of(reader, entry.info.key, piece.shard, self.spec, line_bytes_max=self.line_bytes_max)
+        line_bytes_max = self.sampler.line_bytes_max
         has_ended = True
         try:
-            for row in rows:
+            for row in rows_of(reader, entry.info.key, piece.shard, self.spec, line_bytes_max=line_bytes_max):
                 made = self.first.add(row, piece.shard)
                 if isinstance(made, RowRequest):
-                    self.digests.add(made.body, self.first.model)
-                    if kept is not None:
-                        kept.offer(self.spec.endpoint, made.body)
+                    self.counts[self._row_digests.digest_of(made.body)] += 1
+                    if drawn is not None:
+                        drawn.offer(made.body)
                 else:
                     self.unusable += 1
-                if self.used() > until or len(self.digests.counts) >= DIGESTS_MAX:
-                    raise _Enough
-        except _Enough:
+                if self.sampler.used() > until or len(self.counts) >= DIGESTS_MAX:
+                    raise ReadEnough
+        except ReadEnough:
             has_ended = False
-            self.unfinished.add(piece.object_no)
-        if is_text(piece):
+            self.is_spread &= not piece.is_whole_object
+        if piece.layout not in (Layout.PARQUET, Layout.IMAGE):
             self.text_rows += self.first.rows - rows_before
             self.text_bytes += piece.size_bytes if has_ended else min(self._piece_bytes, piece.size_bytes)
         return has_ended
 
-    def survey(self, described: Sequence[InputObject], is_whole: bool, reused: float | None) -> Survey:
+    def reused(self) -> float | None:
+        """The share of the rows that the earlier job has results of. None: no job is reused."""
+        if self.spec.reused_job is None or self.model is None or not self.counts:
+            return None
+        keys = keys_of([*self.counts])
+        rows = [*self.counts.values()]
+        files = [*digest_files(self.sampler.objects, self.tenant_id, self.spec.reused_job)]
+        hits, files_read = 0, 0
+        random.Random(0).shuffle(files)
+        for file in files:
+            if files_read and self.sampler.used() > 1:
+                break
+            table = DigestTable(self.sampler.objects.read(file.key, file.size_bytes))
+            hits += sum(rows[place] for place in table.find(keys))
+            files_read += 1
+        return min(1.0, hits / sum(rows) * len(files) / files_read) if files_read else 0.0
+
+    def survey(self, *, is_whole: bool, reused: float | None) -> Survey:
         """`reused`: the share of rows with results of an earlier job."""
-        counted = [entry for entry in described if entry.row_count is not None]
-        text_bytes = sum(entry.size_bytes for entry in described if entry.row_count is None)
-        rows = sum(entry.row_count or 0 for entry in counted)
+        rows = sum(entry.row_count or 0 for entry in self.described)
+        text_bytes = sum(entry.size_bytes for entry in self.described if entry.row_count is None)
         if self.is_all:
             rows = self.first.rows
         elif text_bytes:
             rows += round(text_bytes * self.text_rows / max(1, self.text_bytes))
-        usable = sum(self.digests.counts.values())
-        whole = {number for number, entry in enumerate(described) if len(pieces_of(number, entry)) == 1}
+        seen = Counter(self.counts.values())
         return Survey(
-            objects=len(described),
-            size_bytes=sum(entry.file_bytes or entry.size_bytes for entry in described),
+            objects=len(self.described),
+            size_bytes=sum(entry.file_bytes or entry.size_bytes for entry in self.described),
             is_whole=is_whole,
             rows=rows,
             rows_are_exact=is_whole and (self.is_all or not text_bytes),
             rows_read=self.first.rows,
             rows_unusable=self.unusable,
-            is_spread=not self.unfinished & whole,
-            duplicates=duplicates_among(Counter(self.digests.counts.values()), rows - self.unusable, usable),
+            is_spread=self.is_spread,
+            duplicates=duplicates_among(seen, rows - self.unusable, self.counts.total()),
             duplicates_are_exact=is_whole and self.is_all,
             rows_reused=None if reused is None else round(rows * reused),
             model=self.first.model,
@@ -248,31 +222,25 @@ class _Reading:
 
 
 @dataclass
-class _Kept:
+class _Drawn:
     """Rows of a piece, drawn evenly of those that were offered: so many, and of no more bytes."""
 
     rows_max: int
     bytes_max: int
-    lines: list[str] = field(default_factory=list)
-    _offered: int = 0
+    lines: list[tuple[float, str]] = field(default_factory=list)  # a heap, each with a random number …
+    _least: float = 0.0  # … that is above this one
     _bytes: int = 0
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def offer(self, route: str, body: JsonObject) -> None:
-        self._offered += 1
-        place = self._random.randrange(self._offered)
-        if len(self.lines) >= self.rows_max and place >= self.rows_max:
+    def offer(self, body: JsonObject) -> None:
+        if (number := self._random.random()) < self._least:
             return
-        line = json.dumps({"custom_id": "", "method": "POST", "url": route, "body": body})
-        if len(self.lines) >= self.rows_max:
-            self._bytes -= len(self.lines[place])
-            self.lines[place] = line
-        else:
-            self.lines.append(line)
+        line = json.dumps({"body": body})
+        heappush(self.lines, (number, line))
         self._bytes += len(line)
-        while self._bytes > self.bytes_max and len(self.lines) > 1:
-            self._bytes -= len(self.lines.pop(self._random.randrange(len(self.lines))))
-            self.rows_max = len(self.lines)
+        while len(self.lines) > self.rows_max or (self._bytes > self.bytes_max and len(self.lines) > 1):
+            self._least, dropped = heappop(self.lines)
+            self._bytes -= len(dropped)
 
 
 def _within(bytes_max: int, lines: list[str]) -> list[str]:
@@ -284,7 +252,4 @@ def _within(bytes_max: int, lines: list[str]) -> list[str]:
         if size_bytes > bytes_max and len(kept) > 1:
             break
         kept.append(line)
-    return [
-        line.replace('"custom_id": ""', f'"custom_id": "sample-{number}"', 1)
-        for number, line in enumerate(kept)
-    ]
+    return kept

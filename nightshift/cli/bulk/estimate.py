@@ -80,66 +80,54 @@ def exit_code(answer: JsonObject) -> int:
 
 def lines_of(answer: JsonObject) -> Iterator[str]:
     """The estimate in words."""
+    said = [("problem", problem["message"]) for problem in answer["problems"]]
+    if answer["figures"] is not None:
+        said = [*_about_figures(answer["figures"], answer), *said]
     if answer["input"] is not None:
-        yield from _input_lines(answer["input"], answer)
-    for name in ("prompt", "completion"):
-        if (tokens := answer[f"{name}_tokens"]) is not None:
-            yield _line(
-                f"{name} tokens",
-                f"{tokens['total']}; a row {tokens['mean']:.0f}, median {tokens['p50']}, "
-                f"95 % {tokens['p95']}, most {tokens['most']}",
-            )
-            counts = tokens["histogram"].items()
-            yield _line("", ", ".join(f"≤{most}: {rows}" for most, rows in counts) + " (of the sample)")
-    if answer["rows_failing"] is not None:
-        codes = ", ".join(f"{code} {count}" for code, count in answer["sample"]["errors"].items())
-        yield _line("rows too long", answer["rows_too_long"])
-        yield _line("rows that fail", f"{answer['rows_failing']}{f' (sample: {codes})' if codes else ''}")
-    yield from _time_lines(answer)
-    for problem in answer["problems"]:
-        yield _line("problem", problem["message"])
+        said = [*_about_input(answer["input"]), *said]
+    yield from (f"{name:<18}{text}" for name, text in said if text is not None)
 
 
-def _input_lines(input: JsonObject, answer: JsonObject) -> Iterator[str]:
+def _about_input(input: JsonObject) -> Iterator[tuple[str, Any]]:
     at_least = "" if input["is_whole"] else "at least "
-    rows = rows_text(input["rows"])
-    yield _line("input", f"{at_least}{input['objects']} objects, {input['size_bytes']} bytes")
-    yield _line("rows", f"{at_least}{_about(rows, input['rows_are_exact'])}, {input['rows_read']} read")
-    if not input["is_whole"]:
-        yield _line("", "there are more objects, and all figures are of these alone")
+    rows = _about(rows_text(input["rows"]), is_exact=input["rows_are_exact"])
+    yield "input", f"{at_least}{input['objects']} objects, {input['size_bytes']} bytes"
+    yield "rows", f"{at_least}{rows}, {input['rows_read']} read"
+    if at_least:
+        yield "", "there are more objects, and all figures are of these alone"
     if not input["is_spread"]:
-        yield _line("", "a part of the input was read from its beginning only")
+        yield "", "a part of the input was read from its beginning only"
     if input["rows_unusable"]:
-        yield _line("without a request", f"{input['rows_unusable']} of those read")
-    yield _line("duplicates", _about(str(input["duplicates"]), input["duplicates_are_exact"]))
-    if input["rows_reused"] is not None:
-        yield _line("reused", _about(str(input["rows_reused"]), False))
-    if answer["rows_to_run"] is not None:
-        yield _line("rows to run", answer["rows_to_run"])
+        yield "without a request", f"{input['rows_unusable']} of those read"
+    yield "duplicates", _about(input["duplicates"], is_exact=input["duplicates_are_exact"])
+    yield "reused", _about(input["rows_reused"], is_exact=False)
 
 
-def _time_lines(answer: JsonObject) -> Iterator[str]:
-    if answer["rows_per_worker_s"] is not None:
-        yield _line("pace", f"{answer['rows_per_worker_s']:.2f} rows/s on each worker")
-    if answer["eta_s"] is not None:
-        yield _line("time", f"{_time(answer['eta_s'])} on {answer['workers_ready']} ready workers, if idle")
-    if answer["worker_hours"] is not None:
-        window, wanted = _time(answer["window_s"]), answer["workers_wanted"]
-        yield _line(
-            "workers", f"{wanted if wanted is not None else 'no number of them ends'} within {window}"
-        )
-        yield _line("worker hours", f"{answer['worker_hours']:.2f}")
-    for name in ("cost", "spot_cost", "saving"):
-        if answer[name] is not None:
-            yield _line(name.replace("_", " "), f"{answer[name]:.2f}")
+def _about_figures(figures: JsonObject, answer: JsonObject) -> Iterator[tuple[str, Any]]:
+    yield "rows to run", figures["rows_to_run"]
+    for name in ("prompt", "completion"):
+        if (tokens := figures[f"{name}_tokens"]) is not None:
+            words = "{total}; a row {mean:.0f}, median {p50}, 95 % {p95}, most {most}"
+            yield f"{name} tokens", words.format(**tokens)
+            counts = ", ".join(f"≤{most}: {rows}" for most, rows in tokens["histogram"].items())
+            yield "", f"{counts} (of the sample)"
+    if figures["rows_failing"] is not None:
+        codes = ", ".join(f"{code} {count}" for code, count in answer["sample"]["errors"].items())
+        yield "rows too long", figures["rows_too_long"]
+        yield "rows that fail", f"{figures['rows_failing']}{f' (sample: {codes})' if codes else ''}"
+    if figures["rows_per_worker_s"] is not None:
+        wanted, window = figures["workers_wanted"], _time(answer["window_s"])
+        yield "pace", f"{figures['rows_per_worker_s']:.2f} rows/s on each worker"
+        yield "workers", f"{'no number of them ends' if wanted is None else wanted} within {window}"
+    if figures["eta_s"] is not None:
+        yield "waits", _time(figures["waits_s"]) if figures["waits_s"] else None
+        yield "time", f"{_time(figures['eta_s'])} on {answer['workers_ready']} ready workers"
+    for name in ("worker_hours", "cost", "spot_cost", "saving"):
+        yield name.replace("_", " "), None if figures[name] is None else f"{figures[name]:.2f}"
 
 
-def _line(name: str, said: object) -> str:
-    return f"{name:<18}{said}"
-
-
-def _about(text: str, is_exact: bool) -> str:
-    return text if is_exact else f"about {text}"
+def _about(count: Any, *, is_exact: bool) -> str | None:
+    return None if count is None else f"{'' if is_exact else 'about '}{count}"
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The number of workers that waiting work needs, and its slack before its deadlines. Pure.
+"""The number of workers that waiting work needs. Pure.
 
 Work is counted in seconds of a worker: rows left, divided by the rows that a busy worker of the model was
 last measured to run in a second. All of it is there now, and can be divided among any number of workers, up
@@ -15,7 +15,6 @@ from typing import Final
 
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import WaitingJob
 
 COLD_START_S: Final = 120.0  # until a worker that is not there, or has not loaded the model, runs rows
@@ -71,34 +70,6 @@ def _wanted(jobs: Sequence[WaitingJob], pace: float | None, now: datetime, is_wa
     work = [Work(job.rows_left / pace, (job.deadline_at - now).total_seconds() - start_s) for job in jobs]
     shards = sum(job.queued + job.leased for job in jobs)
     return max(1, workers_wanted(work, shards))
-
-
-def slack_s(
-    waiting: Iterable[WaitingJob], paces: Mapping[str, float], now: datetime, workers: Mapping[str, int]
-) -> dict[str, float]:
-    """The least time from a bulk job's predicted end to its deadline, by class; below 0: it will be late.
-
-    Jobs of a model are run in the order of class and deadline by the workers that have it, at least one.
-    `workers`: how many are ready, by model. Paused jobs, and those of a model without a pace, have none.
-    """
-    models: defaultdict[str, list[WaitingJob]] = defaultdict(list)
-    for job in waiting:
-        if (
-            job.kind is JobKind.BULK
-            and not job.is_paused
-            and job.queued + job.leased
-            and paces.get(job.model)
-        ):
-            models[job.model].append(job)
-    least: dict[str, float] = {}
-    for model, jobs in models.items():
-        ready = workers.get(model, 0)
-        ends_in_s = 0.0 if ready else COLD_START_S
-        for job in sorted(jobs, key=lambda one: (one.priority.rank, one.deadline_at)):
-            ends_in_s += job.rows_left / paces[model] / max(1, ready)
-            slack = (job.deadline_at - now).total_seconds() - ends_in_s
-            least[job.priority.value] = min(slack, least.get(job.priority.value, slack))
-    return least
 
 
 ANY_CAPACITY: Final = "any"  # capacity of a job that runs on any machine

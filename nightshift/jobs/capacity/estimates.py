@@ -7,14 +7,13 @@ the sample, and `a` is what is left of the sample's time.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import ceil
-from typing import Any, Final, Self
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import Final
 
-from nightshift.fleet.costs import HOUR_S
+from nightshift.fleet.costs import HOUR_S, NO_PRICES, Prices, WorkerTime
 
 MIDDLE: Final = (0.1, 0.8)  # shares of the sample's rows between which its pace is read
-BUCKETS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 TOO_LONG: Final = "context_length_exceeded"
 
 
@@ -35,13 +34,6 @@ class Survey:
     rows_reused: int | None = None  # rows with a result of an earlier job; None: none is reused
     model: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{name: data[name] for name in data if name in cls.__dataclass_fields__})
-
     def rows_to_run(self, *, shares_answers: bool) -> float:
         """Rows that an engine would be given. `shares_answers`: equal requests are run once."""
         usable = self.rows * (1 - self.rows_unusable / self.rows_read) if self.rows_read else float(self.rows)
@@ -61,7 +53,6 @@ class Done:
 class SampleResults:
     """A sample of the rows, as far as workers ran it."""
 
-    rows: int  # in it
     prompt_tokens: Sequence[int] = ()  # of each row that succeeded and was run
     completion_tokens: Sequence[int] = ()
     failures: Mapping[str, int] = field(default_factory=dict)  # rows by their error's code
@@ -90,48 +81,43 @@ class Pace:
     rows_per_s: float
     lost_s: float = 0.0
 
-    def seconds(self, rows: float, workers: int) -> float:
-        return self.lost_s + rows / (self.rows_per_s * workers)
+    def seconds(self, rows: float, ahead_s: float = 0.0, workers: int = 1) -> float:
+        """The time to the end of so many rows, behind other work of `ahead_s` for one worker."""
+        return self.lost_s + (ahead_s + rows / self.rows_per_s) / workers
 
-    def workers_for(self, rows: float, within_s: float) -> int | None:
+    def workers_for(self, rows: float, ahead_s: float, within_s: float) -> int | None:
         """The fewest workers that are done in time. None: no number of them is."""
         left_s = within_s - self.lost_s
-        return max(1, ceil(rows / (self.rows_per_s * left_s))) if left_s > 0 else None
+        return max(1, ceil((ahead_s + rows / self.rows_per_s) / left_s)) if left_s > 0 else None
 
 
 def pace_of(sample: SampleResults) -> Pace | None:
-    """The pace in the middle of the sample, or where that is too short, in all of it. None: nothing ended."""
+    """The pace in the middle of the sample, while it had all that a worker runs at once: after the first rows
+    that ended, and before none was left to begin. Of all of it where that is too short. None: nothing ended.
+    """
     if not sample.done:
         return None
-    spans = (_middle(sample), (sample.done[0], sample.done[-1]), (Done(0.0, 0), sample.done[-1]))
-    span = next((span for span in spans if span[1].at_s > span[0].at_s and span[1].rows > span[0].rows), None)
-    if span is None:
+    until_s, share = (inf, MIDDLE[1]) if sample.stopped_s is None else (sample.stopped_s, 1.0)
+    begun = [done for done in sample.done if done.at_s <= until_s] or sample.done[:1]
+    low, high = MIDDLE[0] * begun[-1].rows, share * begun[-1].rows
+    middle = [done for done in begun if low <= done.rows <= high] or begun
+    whole = sample.done[-1]
+    for first, last in ((middle[0], middle[-1]), (sample.done[0], whole), (Done(0.0, 0), whole)):
+        if last.at_s > first.at_s and last.rows > first.rows:
+            break
+    else:
         return None
-    first, last = span
     rows_per_s = (last.rows - first.rows) / (last.at_s - first.at_s)
-    at_end = last if sample.ended_s is None else Done(sample.ended_s, sample.done[-1].rows)
+    at_end = last if sample.ended_s is None else Done(sample.ended_s, whole.rows)
     lost_s = max(0.0, at_end.at_s - at_end.rows / rows_per_s)
     run = sample.run / (sample.run + sample.reused)
     return Pace(rows_per_s * run / sample.workers, lost_s) if run else None
 
 
-def _middle(sample: SampleResults) -> tuple[Done, Done]:
-    """Two times between which it had all that a worker runs at once: after the first rows that ended, and
-    before no row was left that could begin.
-    """
-    until_s = sample.done[-1].at_s if sample.stopped_s is None else sample.stopped_s
-    begun = [done for done in sample.done if done.at_s <= until_s] or [sample.done[0]]
-    share = MIDDLE[1] if sample.stopped_s is None else 1.0
-    low, high = MIDDLE[0] * begun[-1].rows, share * begun[-1].rows
-    first = next(done for done in begun if done.rows >= low)
-    within = [done for done in begun if done.rows <= high]
-    return first, within[-1] if within else first
-
-
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of all rows together, and of the sample's rows. `histogram`: rows by the least power of two that
-    their tokens do not exceed.
+    """Tokens of all rows together, and of the sample's rows. `histogram`: rows by the least power of two,
+    from 16, that their tokens do not exceed.
     """
 
     total: int
@@ -143,36 +129,20 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
-    """Prices of an hour of a worker's GPU, in any currency. None: not known."""
-
-    hour: float | None = None
-    spot_hour: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Estimate:
     rows_to_run: int
-    rows_too_long: int | None  # None, like all that follows: not known yet
+    rows_too_long: int | None  # None, like all that follows: not known
     rows_failing: int | None  # too long ones included
     prompt_tokens: Tokens | None
     completion_tokens: Tokens | None
-    pace: Pace | None
-    eta_s: float | None  # None also where no worker is ready
+    rows_per_worker_s: float | None
+    waits_s: float | None  # until the rows of other jobs that go first have ended
+    eta_s: float | None  # until the job has ended; None also where no worker is ready
     workers_wanted: int | None  # to end within the window
     worker_hours: float | None
     cost: float | None
     spot_cost: float | None
-
-    @property
-    def rows_per_worker_s(self) -> float | None:
-        return None if self.pace is None else self.pace.rows_per_s
-
-    @property
-    def saving(self) -> float | None:
-        if self.cost is None or self.spot_cost is None:
-            return None
-        return self.cost - self.spot_cost
+    saving: float | None
 
 
 def estimate(
@@ -181,30 +151,35 @@ def estimate(
     *,
     workers: int,
     within_s: float,
-    prices: Prices = Prices(),
+    prices: Prices = NO_PRICES,
     recorded_rows_per_s: float | None = None,
+    rows_ahead: int = 0,
 ) -> Estimate:
-    """Estimates a run on `workers` that have nothing else to do. `recorded_rows_per_s`: the pace of a worker
-    of the model as it was last measured, for want of a sample.
+    """Estimates a run on `workers`. `recorded_rows_per_s`: the pace of a worker of the model as it was last
+    measured, for want of a sample, and for the `rows_ahead` of other jobs.
     """
     rows = survey.rows_to_run(shares_answers=sample.reused > 0)
-    pace = pace_of(sample)
-    if pace is None and recorded_rows_per_s:
-        pace = Pace(recorded_rows_per_s)
+    pace = pace_of(sample) or (Pace(recorded_rows_per_s) if recorded_rows_per_s else None)
     share = {code: count / sample.run for code, count in sample.failures.items()} if sample.run else {}
-    hours = None if pace is None else pace.seconds(rows, 1) / HOUR_S
+    worker_s = cost = spot_cost = None
+    ahead_s = 0.0
+    if pace is not None:
+        worker_s, ahead_s = pace.seconds(rows), rows_ahead / (recorded_rows_per_s or pace.rows_per_s)
+        cost, spot_cost = (prices.cost(time) for time in (WorkerTime(0.0, worker_s), WorkerTime(worker_s)))
     return Estimate(
         rows_to_run=round(rows),
         rows_too_long=round(rows * share.get(TOO_LONG, 0.0)) if sample.run else None,
         rows_failing=round(rows * sum(share.values())) if sample.run else None,
         prompt_tokens=_tokens(sample.prompt_tokens, sample, rows),
         completion_tokens=_tokens(sample.completion_tokens, sample, rows),
-        pace=pace,
-        eta_s=pace.seconds(rows, workers) if pace is not None and workers else None,
-        workers_wanted=None if pace is None else pace.workers_for(rows, within_s),
-        worker_hours=hours,
-        cost=None if hours is None or prices.hour is None else hours * prices.hour,
-        spot_cost=None if hours is None or prices.spot_hour is None else hours * prices.spot_hour,
+        rows_per_worker_s=None if pace is None else pace.rows_per_s,
+        waits_s=None if pace is None or not workers else ahead_s / workers,
+        eta_s=None if pace is None or not workers else pace.seconds(rows, ahead_s, workers),
+        workers_wanted=None if pace is None else pace.workers_for(rows, ahead_s, within_s),
+        worker_hours=None if worker_s is None else worker_s / HOUR_S,
+        cost=cost,
+        spot_cost=spot_cost,
+        saving=None if cost is None or spot_cost is None else cost - spot_cost,
     )
 
 
@@ -219,12 +194,8 @@ def _tokens(counts: Sequence[int], sample: SampleResults, rows: float) -> Tokens
         p50=ordered[len(ordered) // 2],
         p95=ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)],
         most=ordered[-1],
-        histogram=dict(sorted(Counter(map(_bucket, counts)).items())),
+        histogram=dict(sorted(Counter(max(16, 1 << (tokens - 1).bit_length()) for tokens in counts).items())),
     )
-
-
-def _bucket(tokens: int) -> int:
-    return next((most for most in BUCKETS if tokens <= most), 1 << (tokens - 1).bit_length())
 
 
 def duplicates_among(counts: Mapping[int, int], rows: int, rows_read: int) -> int:

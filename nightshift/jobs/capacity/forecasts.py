@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nightshift.jobs import Outlook
+from nightshift.jobs import JobKind, Outlook
+from nightshift.jobs.capacity.backlog import WaitingJob
 from nightshift.jobs.capacity.demand import COLD_START_S
 from nightshift.jobs.priorities import PriorityClass, PriorityConfig, urgent_from
 
+FAR_S: Final = 10 * 365 * 86_400.0  # later ends count as this one: no date is beyond the year 9999
 CLEAR_SHARE: Final = 0.1  # of the time left, by which a late job must be early again for its owner to be told
 MOVED_LEAST: Final = timedelta(minutes=1)  # a change of `urgent_at` that is recorded …
 MOVED_SHARE: Final = 0.1  # … or this share of the time from it to the end, if that is more
@@ -59,8 +61,8 @@ def forecasts(
     now: datetime,
     config: PriorityConfig = PriorityConfig(),
 ) -> Iterator[Forecast]:
-    """Forecasts for the jobs of models with a known pace, as `demand.slack_s` counts: a model's jobs are run
-    in the order of class and end, by all workers that have it, at least one.
+    """Forecasts for the jobs of models with a known pace: a model's jobs are run in the order of class and
+    end, by all workers that have it. Where none is ready, one is taken to start.
 
     `paces`: rows that a busy worker runs in a second; `workers`: how many are ready; both by model.
     """
@@ -74,8 +76,8 @@ def forecasts(
             continue
         ends_in_s = 0.0 if ready else COLD_START_S
         for job in sorted(of_model, key=lambda one: (one.priority.rank, one.due_at)):
-            work_left_s = job.rows_left / pace
-            ends_in_s += work_left_s
+            work_left_s = min(job.rows_left / pace, FAR_S)
+            ends_in_s = min(ends_in_s + work_left_s, FAR_S)
             ends_at = now + timedelta(seconds=ends_in_s)
             urgent_at = urgent_from(job.due_at, work_left_s, config)
             is_early = urgent_at < job.deadline_at - config.deadline_ramp
@@ -85,6 +87,30 @@ def forecasts(
                 urgent_at=urgent_at if is_early else None,
                 outlook=_outlook(job, ends_at, now),
             )
+
+
+def slack_s(
+    waiting: Iterable[WaitingJob], paces: Mapping[str, float], now: datetime, workers: Mapping[str, int]
+) -> dict[str, float]:
+    """The least time from a bulk job's predicted end to its deadline, by class; below 0: it will be late.
+    Paused jobs have none.
+    """
+    jobs = (
+        RunningJob(
+            id="",
+            model=job.model,
+            priority=job.priority,
+            rows_left=job.rows_left,
+            deadline_at=job.deadline_at,
+        )
+        for job in waiting
+        if job.kind is JobKind.BULK and not job.is_paused and job.queued + job.leased
+    )
+    least: dict[str, float] = {}
+    for one in forecasts(jobs, paces, workers, now):
+        slack, name = (one.job.due_at - one.ends_at).total_seconds(), one.job.priority.value
+        least[name] = min(slack, least.get(name, slack))
+    return least
 
 
 def _outlook(job: RunningJob, ends_at: datetime, now: datetime) -> Outlook | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import case, exists, func, select
 
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.store import tables
@@ -13,6 +13,8 @@ job = tables.job
 shard = tables.shard
 
 _UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
+_BULK = (job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK, job.c.paused_at.is_(None))
+_ROWS_DONE = job.c.rows_succeeded + job.c.rows_failed
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,22 @@ class Load(Statements):
         wanted = exists().where(job.c.tenant_id == tenant_id, job.c.state.in_(_UNFINISHED))
         return bool(self._execute(select(wanted)).scalar_one())
 
+    def rows_left(self, model: str, rank: int) -> int:
+        """The rows that bulk jobs of the model have left, as far as they are counted, in classes up to the
+        rank; without paused jobs. Reads every unfinished bulk job.
+        """
+        left = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0) - _ROWS_DONE
+        return int(
+            self._execute(
+                select(func.coalesce(func.sum(case((left > 0, left), else_=0)), 0)).where(
+                    *_BULK, job.c.model == model, job.c.priority_rank <= rank
+                )
+            ).scalar_one()
+        )
+
     def bulk_pace(self) -> Pace:
         """Reads every unfinished bulk job: only for what is refused."""
-        done = job.c.rows_succeeded + job.c.rows_failed
         rows_done, running_since = self._execute(
-            select(func.coalesce(func.sum(done), 0), func.min(job.c.started_at)).where(
-                job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK, job.c.paused_at.is_(None)
-            )
+            select(func.coalesce(func.sum(_ROWS_DONE), 0), func.min(job.c.started_at)).where(*_BULK)
         ).one()
         return Pace(int(rows_done), running_since)

@@ -91,19 +91,63 @@ def test_the_figures_are_made_of_the_samples_results(http, store, settings, allo
     run_sample(store, settings, id)
     shown = http.get(f"{ROUTE}/{id}").json()
 
-    assert (shown["status"], shown["rows_to_run"], shown["rows_failing"]) == ("succeeded", 20, 0)
-    assert (shown["prompt_tokens"]["total"], shown["completion_tokens"]["total"]) == (400, 200)
-    assert shown["prompt_tokens"]["histogram"] == {"32": 21}
-    assert shown["eta_s"] > 0
+    figures = shown["figures"]
+    assert (shown["status"], figures["rows_to_run"], figures["rows_failing"]) == ("succeeded", 20, 0)
+    assert (figures["prompt_tokens"]["total"], figures["completion_tokens"]["total"]) == (400, 200)
+    assert figures["prompt_tokens"]["histogram"] == {"32": 21}
+    assert figures["eta_s"] > figures["waits_s"] == 0
     assert shown["workers_ready"] == 1
-    assert shown["saving"] == pytest.approx(shown["cost"] * 0.75)
+    assert figures["saving"] == pytest.approx(figures["cost"] * 0.75)
+
+
+def test_rows_that_other_jobs_have_left_in_this_class_or_a_better_one_are_waited_for(
+    http, store, settings, allowed, worker
+):
+    body = a_body(allowed)
+    id = estimated(http, body)["id"]
+    run_sample(store, settings, id)
+    for priority, rows in (("interactive", 700), ("standard", 300), ("background", 5000)):
+        other = http.post(
+            "/v1/jobs", json=body | {"output": f"{allowed.as_uri()}/{priority}/"} | {"priority": priority}
+        )
+        with store.transaction() as tx:
+            job = tx.jobs.fetch(other.json()["id"])
+            transitions.plan(tx, job, CHAT_MODEL, [a_shard()], tx.now(), rows_total=rows)
+    figures = http.get(f"{ROUTE}/{id}").json()["figures"]
+    assert figures["waits_s"] == pytest.approx(1000 / figures["rows_per_worker_s"])
+    assert figures["eta_s"] > figures["waits_s"]
+
+
+def test_a_cancelled_sample_says_so(http, store, allowed, worker):
+    id = estimated(http, a_body(allowed))["id"]
+    with store.transaction() as tx:
+        transitions.finish(tx, tx.jobs.fetch(id), JobState.CANCELLED, tx.now(), counts=Counts(21, 0, 0))
+    shown = http.get(f"{ROUTE}/{id}").json()
+    assert (shown["status"], [problem["code"] for problem in shown["problems"]]) == (
+        "failed",
+        ["sample_cancelled"],
+    )
+
+
+def test_a_sample_that_a_worker_was_lost_with_tells_tokens_and_no_pace(
+    http, store, settings, allowed, worker
+):
+    id = estimated(http, a_body(allowed))["id"]
+    run_sample(store, settings, id)
+    with store.transaction() as tx:
+        tx.events.append(id, transitions.SHARD_LOST, {"shard": 0}, tx.now())
+    shown = http.get(f"{ROUTE}/{id}").json()
+    figures = shown["figures"]
+    assert [problem["code"] for problem in shown["problems"]] == ["sample_interrupted"]
+    assert (figures["prompt_tokens"]["total"], figures["rows_per_worker_s"]) == (400, None)
 
 
 def test_a_sample_whose_rows_all_fail_says_so(http, store, settings, allowed, worker):
     id = estimated(http, a_body(allowed, rows=20))["id"]
     run_sample(store, settings, id, status_code=400)
     shown = http.get(f"{ROUTE}/{id}").json()
-    assert (shown["status"], shown["rows_failing"], shown["prompt_tokens"]) == ("failed", 20, None)
+    figures = shown["figures"]
+    assert (shown["status"], figures["rows_failing"], figures["prompt_tokens"]) == ("failed", 20, None)
     assert sum(shown["sample"]["errors"].values()) == 21
 
 

@@ -16,7 +16,7 @@ from nightshift.bulk.results.digest_files import DigestWriter
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.bulk.rows.previews import Problem
 from nightshift.bulk.sampling import places, sampler
-from nightshift.bulk.sampling.sampler import InputSampler, SampleLines
+from nightshift.bulk.sampling.sampler import InputSampler, Surveyed
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JobSpec
 from nightshift.jobs.capacity.estimates import Survey
@@ -50,7 +50,7 @@ def spec(folder: Path, **fields: Any) -> JobSpec:
     return replace(known, **fields)
 
 
-def parts(folder: Path, used: Used = never, **fields: Any) -> list[Survey | SampleLines | Problem]:
+def look(folder: Path, used: Used = never, **fields: Any) -> Surveyed | Problem:
     locations = Locations(file_roots=[folder])
     store = DirectoryStore(folder.parent / "objects")
     reader = InputSampler(
@@ -61,16 +61,15 @@ def parts(folder: Path, used: Used = never, **fields: Any) -> list[Survey | Samp
         models={"m": MODEL},
         used=used,
     )
-    return list(reader.sample(spec(folder, **fields), "default", None))
+    (part,) = reader.sample(spec(folder, **fields), "default", None)
+    return part
 
 
 def surveyed(folder: Path, used: Used = never, **fields: Any) -> tuple[Survey, list[str]]:
     """The survey, and the prompts of the sample."""
-    survey, *rest = parts(folder, used, **fields)
-    assert isinstance(survey, Survey)
-    (lines,) = rest
-    assert isinstance(lines, SampleLines)
-    return survey, [json.loads(line)["body"]["prompt"] for line in lines.lines]
+    part = look(folder, used, **fields)
+    assert isinstance(part, Surveyed)
+    return part.survey, [json.loads(line)["body"]["prompt"] for line in part.lines]
 
 
 def jsonl(*texts: str) -> bytes:
@@ -168,9 +167,8 @@ def test_rows_of_an_earlier_job_are_known_by_its_digests(folder):
 
 def test_an_input_without_rows_has_no_sample(folder):
     (folder / "a.jsonl").write_bytes(b"\n\n")
-    (survey,) = parts(folder)
-    assert isinstance(survey, Survey)
-    assert survey.rows == 0
+    survey, prompts = surveyed(folder)
+    assert (survey.rows, prompts) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -179,6 +177,6 @@ def test_an_input_without_rows_has_no_sample(folder):
 def test_what_keeps_the_job_from_running_is_a_problem(folder, content, code):
     if content is not None:
         (folder / "a.jsonl").write_bytes(content)
-    (problem,) = parts(folder)
+    problem = look(folder)
     assert isinstance(problem, Problem)
     assert problem.code == code

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import WaitingJob
-from nightshift.jobs.capacity.demand import COLD_START_S, LEAST_S, Pool, Work, demand, slack_s, workers_wanted
+from nightshift.jobs.capacity.demand import COLD_START_S, LEAST_S, Pool, Work, demand, workers_wanted
+from nightshift.jobs.capacity.forecasts import slack_s
 from nightshift.jobs.priorities import PriorityClass
 from tests.helpers.fakes import STARTS_AT
 

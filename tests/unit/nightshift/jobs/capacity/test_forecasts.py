@@ -43,6 +43,11 @@ def test_a_model_that_was_never_measured_has_no_forecast() -> None:
     assert foreseen(replace(JOB, model="new")) == []
 
 
+def test_rows_that_take_longer_than_there_are_dates_are_at_risk_and_stop_no_other_forecast() -> None:
+    endless = replace(JOB, id="job_2", rows_left=10**15, priority=PriorityClass.STANDARD)
+    assert [one.outlook for one in foreseen(endless, JOB, endless)] == [Outlook.AT_RISK] * 3
+
+
 def test_the_end_of_a_window_before_the_deadline_is_what_counts() -> None:
     night = replace(JOB, closes_at=NOW + timedelta(minutes=59))
     [late] = foreseen(night)
