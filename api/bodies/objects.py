@@ -292,7 +292,7 @@ class DeadLetterPage(ListEnvelope):
 
 
 class ModelObject(BaseModel):
-    """`parent`: the model that an adapter changes; `root`: that, or the model itself."""
+    """`parent`: the model that an adapter changes; `root`: that, or the model itself. `max_model_len` is vLLM's name."""
 
     id: str
     object: Literal["model"]
@@ -302,6 +302,7 @@ class ModelObject(BaseModel):
     parent: str | None
     kind: ModelKind
     context_length: int | None
+    max_model_len: int | None
 
 
 class ModelList(BaseModel):

@@ -146,6 +146,13 @@ EXTENSIONS: Final[Mapping[str, tuple[Any, ...]]] = {
     "include_reasoning": (True,),
     "structural_tag": (),
     "structured_outputs": ({},),
+    # the same: SGLang
+    "custom_logit_processor": (),
+    "ebnf": (),
+    "json_schema": (),
+    "regex": (),
+    "separate_reasoning": (True,),
+    "stop_regex": ([],),
     # how a request becomes tokens: vLLM, transformers
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),

@@ -15,6 +15,7 @@ from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, 
 from nightshift.endpoints.texts.functions import call_message, calls_in, functions_of, in_old_form
 from nightshift.endpoints.texts.generation import (
     REASONING,
+    TEXT_ALONE,
     CallingRequest,
     Choice,
     Conversation,
@@ -45,7 +46,7 @@ class TextPart(BaseModel):
         if kind == "refusal" and "refusal" in data:  # of an earlier answer
             return {"type": kind, "text": data["refusal"]}
         if isinstance(kind, str) and kind not in ("text", "input_text"):
-            raise ValueError(f"content of type {kind!r} is not supported; use text")
+            raise ValueError(f"content of type {kind!r} is not supported; use text: {TEXT_ALONE}")
         return data
 
 
@@ -139,7 +140,6 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
-    store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
     verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
     add_generation_prompt: Flag = None
     continue_final_message: Flag = None

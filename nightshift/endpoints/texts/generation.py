@@ -31,6 +31,7 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
 REASONING: Final = "reasoning"  # the column of thoughts, of endpoints that part them
+TEXT_ALONE: Final = "generative models here read no images, sound or files"
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
@@ -58,15 +59,13 @@ message as it is, which the answer continues.
 
 
 def ending_of(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
-    """The ending that vLLM's parameters ask for. Raises InvalidRequest."""
-    adds = add_generation_prompt is not False
-    if continue_final_message and adds:
+    """The ending that vLLM's parameters ask for; to continue is enough, as in SGLang. Raises InvalidRequest."""
+    if continue_final_message and add_generation_prompt:
         raise InvalidRequest(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True. The latter is, "
-            "unless it is set to false.",
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
             param="continue_final_message",
         )
-    return "open" if continue_final_message else "answer" if adds else "message"
+    return "open" if continue_final_message else "message" if add_generation_prompt is False else "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +159,9 @@ class GenerationRequest(ModelRequest):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: JsonObject | None = None
+    json_schema: JsonObject | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
     own_guidance: ClassVar[GuidanceFields] = {}
     """The endpoint's own parameters for the form of an answer."""

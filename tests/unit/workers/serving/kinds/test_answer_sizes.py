@@ -160,7 +160,7 @@ class Letters:
 
     context_length = 10**6
 
-    def token_ids(self, prompt: Any, tools: Any, **options: bool) -> list[int]:
+    def token_ids(self, prompt: Any, **options: bool) -> list[int]:
         text = prompt if isinstance(prompt, str) else f"{prompt.messages}{prompt.tools}"
         return [*text.encode()]
 

@@ -210,9 +210,10 @@ def test_a_chat_echo_repeats_the_last_message_of_the_assistant(models: Models) -
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool) -> None:
+@pytest.mark.parametrize("fields", [{}, {"add_generation_prompt": False}], ids=["SGLang", "vLLM"])
+def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool, fields: JsonObject) -> None:
     messages = [{"role": "user", "content": "48213"}, {"role": "assistant", "content": "forty-eight"}]
-    goes_on = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    goes_on = {"messages": messages, "continue_final_message": True} | fields
     answer = chat(models, "", **goes_on, echo=echo, max_tokens=20).wait().body
     count = tokenized(models, **goes_on)["count"]
 
@@ -222,13 +223,9 @@ def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool) -> Non
 
 
 def test_a_chat_cannot_begin_an_answer_and_go_on_with_a_message(models: Models) -> None:
-    for asks in (
-        {"continue_final_message": True},
-        {"continue_final_message": True, "add_generation_prompt": True},
-    ):
-        with pytest.raises(InvalidRequest) as refused:
-            chat(models, "5", **asks)
-        assert refused.value.param == "continue_final_message"
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "5", continue_final_message=True, add_generation_prompt=True)
+    assert refused.value.param == "continue_final_message"
 
 
 def test_a_token_that_only_begins_a_prompt_is_not_echoed() -> None:
