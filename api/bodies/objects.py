@@ -292,7 +292,8 @@ class DeadLetterPage(ListEnvelope):
 
 
 class ModelObject(BaseModel):
-    """`parent`: the model that an adapter changes; `root`: that, or the model itself. `max_model_len` is vLLM's name."""
+    """`parent`: the model that an adapter changes; `root`: that, or the model itself; `max_model_len`: vLLM's
+    name of `context_length`."""
 
     id: str
     object: Literal["model"]

@@ -11,7 +11,7 @@ from nightshift.endpoints.requests import too_long
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.structured.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id, id_name
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
@@ -304,6 +304,7 @@ class _Choice:
         self._tokenizer = tokenizer
         self._num_alternatives = request.logprobs_asked or 0
         self._shows_logprobs = request.logprobs_asked is not None
+        self._named = id_name if request.names_token_ids else tokenizer.token_bytes
         self._in_shape = endpoint.logprobs
         self._shows_thought = request.thinking is not None and request.thinking.is_shown
         self._tools = request.callable_tools
@@ -384,18 +385,18 @@ class _Choice:
         self, token_id: int, logprobs: TokenLogprobs | None, *, is_text: bool = False
     ) -> Chosen:
         """The token as the answer shows it; `is_text`: also a special one leaves text."""
-        spelled = self._tokenizer.token_bytes
-        visible = b"" if self._tokenizer.is_special(token_id) and not is_text else spelled(token_id)
+        is_silent = self._tokenizer.is_special(token_id) and not is_text
+        visible = b"" if is_silent else self._tokenizer.token_bytes(token_id)
         if visible and not _continues_character(visible):
             self._read(b"", is_last=True)  # it stays incomplete
         offset = self._num_characters
         self._read(visible)
         if logprobs is None:
-            return Chosen(Chance(spelled(token_id), None), (), offset)
+            return Chosen(Chance(self._named(token_id), None), (), offset)
         return Chosen(
-            Chance(spelled(token_id), logprobs.logprob),
+            Chance(self._named(token_id), logprobs.logprob),
             [
-                Chance(spelled(id), logprob)
+                Chance(self._named(id), logprob)
                 for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
             ],
             offset,

@@ -1,4 +1,4 @@
-"""The form of an answer: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`, SGLang's `regex`."""
+"""The form of an answer: OpenAI's `response_format`, fields of vLLM and SGLang."""
 
 import json
 import re

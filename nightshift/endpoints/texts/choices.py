@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from nightshift.endpoints.answers import answer_usage
+from nightshift.endpoints.parameters import Flag, WithoutEffect
 from nightshift.endpoints.requests import Count, null_means
 from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.structured.calls import call_id
@@ -26,6 +27,7 @@ DONE: Final = StreamEvent("[DONE]")
 
 class ChunkOptions(StreamOptions):
     include_usage: bool = False
+    continuous_usage_stats: Annotated[Flag, WithoutEffect("tokens are counted once, at the end")] = None
 
 
 class ChoicesRequest(GenerationRequest):
@@ -35,6 +37,7 @@ class ChoicesRequest(GenerationRequest):
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
     echo: Annotated[bool, null_means(False)] = False
     prompt_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+    return_tokens_as_token_ids: Annotated[bool, null_means(False)] = False
     response_format: JsonObject | None = None
     stream_options: ChunkOptions | None = None
 
@@ -51,6 +54,10 @@ class ChoicesRequest(GenerationRequest):
     @property
     def prompt_logprobs_shown(self) -> int | None:
         return self.prompt_logprobs
+
+    @property
+    def names_token_ids(self) -> bool:
+        return self.return_tokens_as_token_ids
 
     @property
     def include_usage(self) -> bool:

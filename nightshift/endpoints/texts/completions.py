@@ -205,9 +205,9 @@ class Completions(ChoicesEndpoint):
 def _alternatives(chosen: Chosen) -> JsonObject | None:
     if chosen.chance.logprob is None:
         return None
-    alternatives: JsonObject = {}
-    for chance in [*chosen.top, chosen.chance]:  # of two with the same text, the likelier counts
-        alternatives.setdefault(_text(chance.token), shown(chance.logprob))
+    alternatives: JsonObject = {_text(chosen.chance.token): None}  # it comes first, as in vLLM
+    for chance in reversed([*chosen.top, chosen.chance]):  # of two with the same text, the likelier counts
+        alternatives[_text(chance.token)] = shown(chance.logprob)
     return alternatives
 
 

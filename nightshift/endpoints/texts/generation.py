@@ -59,7 +59,7 @@ message as it is, which the answer continues.
 
 
 def ending_of(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
-    """The ending that vLLM's parameters ask for; to continue is enough, as in SGLang. Raises InvalidRequest."""
+    """The ending that vLLM's parameters ask for. Raises InvalidRequest."""
     if continue_final_message and add_generation_prompt:
         raise InvalidRequest(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
@@ -158,6 +158,7 @@ class GenerationRequest(ModelRequest):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_decoding_backend: Annotated[str | None, WithoutEffect("there is one backend")] = None
     structured_outputs: JsonObject | None = None
     json_schema: JsonObject | str | None = None
     regex: str | None = None
@@ -257,6 +258,11 @@ class GenerationRequest(ModelRequest):
     def echoed(self, prompt: int) -> str | Sequence[int]:
         """The text or the token ids that each answer to one of its prompts begins with."""
         return ""
+
+    @property
+    def names_token_ids(self) -> bool:
+        """Whether log-probabilities name tokens by their ids instead of their texts."""
+        return False
 
     @property
     def logprobs_field(self) -> str:

@@ -99,6 +99,23 @@ def test_token_ids_are_echoed_as_their_text(models: Models) -> None:
     assert PROMPT.split()[0] in by_ids["text"]
 
 
+def test_log_probabilities_name_tokens_by_their_ids_where_that_is_asked_for(models: Models) -> None:
+    by_id = {"logprobs": 2, "return_tokens_as_token_ids": True}
+    listener = completion(models, echo=True, **by_id)
+    shown = choices(listener.wait())[0]["logprobs"]
+    of_chat = chat(models, PROMPT, max_tokens=1, logprobs=True, return_tokens_as_token_ids=True).wait().body
+
+    ids = reference(PROMPT)[0] + listener.token_ids
+    assert shown["tokens"] == [f"token_id:{id}" for id in ids]
+    assert [next(iter(top)) for top in shown["top_logprobs"][1:]] == shown["tokens"][1:]
+    assert (
+        shown["text_offset"]
+        == choices(completion(models, echo=True, logprobs=2).wait())[0]["logprobs"]["text_offset"]
+    )
+    [entry] = of_chat["choices"][0]["logprobs"]["content"]
+    assert entry["token"].startswith("token_id:")
+
+
 def test_prompt_logprobs_name_each_token_by_its_id_with_its_rank(models: Models) -> None:
     ids, logprobs = reference(PROMPT)
     [choice] = choices(completion(models, prompt_logprobs=1).wait())
