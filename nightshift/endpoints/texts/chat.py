@@ -11,7 +11,7 @@ from nightshift.endpoints.parameters import Effort, Flag, Verbosity, WithoutEffe
 from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, arguments_of, called
-from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, Chunks
+from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, Chunks, asked_for
 from nightshift.endpoints.texts.functions import call_message, calls_in, functions_of, in_old_form
 from nightshift.endpoints.texts.generation import (
     REASONING,
@@ -225,7 +225,8 @@ class Chat(ChoicesEndpoint):
         content = choice.text or (None if choice.calls else "")
         message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         message |= _thought(choice.reasoning) if choice.reasoning else {}
-        return {"message": message | ({"tool_calls": list(choice.calls)} if choice.calls else {})}
+        message |= {"tool_calls": list(choice.calls)} if choice.calls else {}
+        return {"message": message} | asked_for(choice, "token_ids")
 
     def choice_text(self, choice: JsonObject) -> str:
         return choice["message"]["content"] or ""
@@ -236,11 +237,10 @@ class Chat(ChoicesEndpoint):
     def answer(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
     ) -> JsonObject:
-        scored = choices[0].prompt_logprobs
         body = super().answer(request, head, choices=choices, usage=usage)
         if _has_old_form(request):
             body["choices"] = [*map(in_old_form, body["choices"])]
-        return body if scored is None else body | {"prompt_logprobs": scored}
+        return body | asked_for(choices[0], "prompt_logprobs", "prompt_token_ids")
 
     def result(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage

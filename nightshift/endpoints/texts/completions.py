@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import CompletionObject
 from nightshift.endpoints.requests import are_token_ids, invalid_type, invalid_value, missing, too_long
-from nightshift.endpoints.texts.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.texts.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest, asked_for
 from nightshift.endpoints.texts.generation import Choice
 from nightshift.endpoints.texts.logprobs import Chosen, escaped, shown, token_text
 from nightshift.errors import InvalidRequest
@@ -177,8 +177,7 @@ class Completions(ChoicesEndpoint):
         return 0
 
     def choice_json(self, choice: Choice) -> JsonObject:
-        scored = choice.prompt_logprobs
-        return {"text": choice.text} | ({} if scored is None else {"prompt_logprobs": scored})
+        return {"text": choice.text} | asked_for(choice, "prompt_logprobs", "token_ids", "prompt_token_ids")
 
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["text"])

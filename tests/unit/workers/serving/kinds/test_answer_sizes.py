@@ -201,8 +201,14 @@ def test_no_list_of_tokens_is_larger(route: str, text: str, in_chat: bool) -> No
 
 
 SCORED: Final[dict[str, JsonObject]] = {
-    "/v1/chat/completions": {"prompt_logprobs": 1},
-    "/v1/completions": {"prompt_logprobs": 1, "echo": True, "logprobs": 1, "max_tokens": 0},
+    "/v1/chat/completions": {"prompt_logprobs": 1, "return_token_ids": True},
+    "/v1/completions": {
+        "prompt_logprobs": 1,
+        "echo": True,
+        "logprobs": 1,
+        "max_tokens": 0,
+        "return_token_ids": True,
+    },
 }
 
 
@@ -222,7 +228,8 @@ def test_no_scored_prompt_is_larger(route: str, text: str, n: int) -> None:
         for at, chance in enumerate(chances)
     ]
     logprobs = None if is_chat else endpoint.logprobs([Chosen(c, [c], 10**6) for c in chances])
-    choice = Choice("" if is_chat else text, "length", logprobs, (), [None, *places])
+    ids = [9_999_999] * len(tokens)
+    choice = Choice("" if is_chat else text, "length", logprobs, (), "", [None, *places], ids, ids)
     body = endpoint.answer(
         request,
         AnswerHead(IDENTITY.id(endpoint.id_prefix), IDENTITY.created_s, PRIORITY),

@@ -116,6 +116,33 @@ def test_log_probabilities_name_tokens_by_their_ids_where_that_is_asked_for(mode
     assert entry["token"].startswith("token_id:")
 
 
+@pytest.mark.parametrize("asks", [{}, {"logprobs": 1, "echo": True}, {"n": 2, "temperature": 1, "seed": 3}])
+def test_token_ids_of_prompts_and_answers_are_shown_where_they_are_asked_for(
+    models: Models, asks: JsonObject
+) -> None:
+    listener = completion(models, return_token_ids=True, **asks)
+    shown = choices(listener.wait())
+    plain = choices(completion(models, **asks).wait())
+    of_chat = chat(models, PROMPT, max_tokens=2, return_token_ids=True).wait().body
+
+    assert [[*choice["prompt_token_ids"]] for choice in shown] == [reference(PROMPT)[0]] * len(shown)
+    assert [choice["token_ids"] for choice in shown] == [
+        listener.choices[number].token_ids for number in range(len(shown))
+    ]
+    assert [choice["text"] for choice in shown] == [choice["text"] for choice in plain]
+    assert len(of_chat["choices"][0]["token_ids"]) == of_chat["usage"]["completion_tokens"]
+    assert len(of_chat["prompt_token_ids"]) == of_chat["usage"]["prompt_tokens"]
+
+
+def test_token_ids_come_whole() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get("/v1/completions").parse(
+            {"model": "m", "prompt": "p", "stream": True, "return_token_ids": True}
+        )
+
+    assert refused.value.param == "return_token_ids"
+
+
 def test_prompt_logprobs_name_each_token_by_its_id_with_its_rank(models: Models) -> None:
     ids, logprobs = reference(PROMPT)
     [choice] = choices(completion(models, prompt_logprobs=1).wait())
