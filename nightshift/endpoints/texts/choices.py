@@ -46,13 +46,13 @@ class ChoicesRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _come_whole(self) -> Self:
-        asked = {
+        wishes = {
             "prompt_logprobs": self.prompt_logprobs is not None,
             "return_token_ids": self.return_token_ids,
         }
-        for name, is_asked in asked.items():
-            if self.stream and is_asked:
-                raise InvalidRequest(f"'{name}' is not available when 'stream' is enabled.", param=name)
+        for field, is_wished in wishes.items():
+            if self.stream and is_wished:
+                raise InvalidRequest(f"'{field}' is not available when 'stream' is enabled.", param=field)
         return self
 
     @property
@@ -200,7 +200,7 @@ class ChoicesEndpoint(TextEndpoint):
 
 
 def asked_for(choice: Choice, *names: str) -> JsonObject:
-    """Those of a choice's fields that its request asks for."""
+    """The fields of a choice that its request asks for."""
     return {name: value for name in names if (value := getattr(choice, name)) is not None}
 
 

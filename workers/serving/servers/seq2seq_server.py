@@ -38,12 +38,12 @@ class Seq2seqServer(TextServer):
         """Refuses what asks for a prompt's tokens: a source is none. Raises InvalidRequest naming that field,
         or one whose language the model does not have, or lacks.
         """
-        asked = {
+        wishes = {
             "prompt_logprobs": request.prompt_logprobs_shown is not None,
             "echo": request.echoed(0),
             "return_token_ids": request.shows_token_ids,
         }
-        if field := next((name for name, is_asked in asked.items() if is_asked), None):
+        if field := next((name for name, is_wished in wishes.items() if is_wished), None):
             raise InvalidRequest(
                 f"'{field}' is for decoders: '{self.model.id}' {self.model.kind.does}.",
                 param=field,
