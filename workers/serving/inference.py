@@ -305,7 +305,7 @@ class _Choice:
         self._num_alternatives = request.logprobs_asked or 0
         self._shows_logprobs = request.logprobs_asked is not None
         self._shows_ids = request.shows_token_ids
-        self._named = id_name if request.names_token_ids else tokenizer.token_bytes
+        self._names_ids = request.names_token_ids
         self._in_shape = endpoint.logprobs
         self._shows_thought = request.thinking is not None and request.thinking.is_shown
         self._tools = request.callable_tools
@@ -387,6 +387,7 @@ class _Choice:
         self, token_id: int, logprobs: TokenLogprobs | None, *, is_text: bool = False
     ) -> Chosen:
         """The token as the answer shows it; `is_text`: also a special one leaves text."""
+        named = id_name if self._names_ids else self._tokenizer.token_bytes
         is_silent = self._tokenizer.is_special(token_id) and not is_text
         visible = b"" if is_silent else self._tokenizer.token_bytes(token_id)
         if visible and not _continues_character(visible):
@@ -394,11 +395,11 @@ class _Choice:
         offset = self._num_characters
         self._read(visible)
         if logprobs is None:
-            return Chosen(Chance(self._named(token_id), None), (), offset)
+            return Chosen(Chance(named(token_id), None), (), offset)
         return Chosen(
-            Chance(self._named(token_id), logprobs.logprob),
+            Chance(named(token_id), logprobs.logprob),
             [
-                Chance(self._named(id), logprob)
+                Chance(named(id), logprob)
                 for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
             ],
             offset,
