@@ -50,9 +50,9 @@ class ChoicesRequest(GenerationRequest):
             "prompt_logprobs": self.prompt_logprobs is not None,
             "return_token_ids": self.return_token_ids,
         }
-        for field, is_wished in wishes.items():
+        for name, is_wished in wishes.items():
             if self.stream and is_wished:
-                raise InvalidRequest(f"'{field}' is not available when 'stream' is enabled.", param=field)
+                raise InvalidRequest(f"'{name}' is not available when 'stream' is enabled.", param=name)
         return self
 
     @property
