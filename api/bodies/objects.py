@@ -292,7 +292,8 @@ class DeadLetterPage(ListEnvelope):
 
 
 class ModelObject(BaseModel):
-    """`parent`: the model that an adapter changes; `root`: that, or the model itself."""
+    """`parent`: the model that an adapter changes; `root`: that, or the model itself; `max_model_len`: vLLM's
+    name of `context_length`."""
 
     id: str
     object: Literal["model"]
@@ -302,6 +303,7 @@ class ModelObject(BaseModel):
     parent: str | None
     kind: ModelKind
     context_length: int | None
+    max_model_len: int | None
 
 
 class ModelList(BaseModel):

@@ -38,4 +38,5 @@ def _model_json(model: ServedModel) -> JsonObject:
         "parent": model.parent,
         "kind": model.kind,
         "context_length": model.context_length,
+        "max_model_len": model.context_length,
     }

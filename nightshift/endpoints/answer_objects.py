@@ -57,6 +57,7 @@ class ChatChoice(BaseModel):
     message: AnsweredMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    token_ids: list[int] = []  # where they are asked for
 
 
 class PromptLogprob(BaseModel):
@@ -81,6 +82,7 @@ class ChatCompletionObject(BaseModel):
     service_tier: str | None
     system_fingerprint: str | None
     prompt_logprobs: PromptLogprobs = []  # where they are asked for
+    prompt_token_ids: list[int] = []  # likewise
 
 
 class CompletionLogprobs(BaseModel):
@@ -96,6 +98,8 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     prompt_logprobs: PromptLogprobs = []  # where they are asked for
+    token_ids: list[int] = []  # likewise
+    prompt_token_ids: list[int] = []
 
 
 class CompletionObject(BaseModel):

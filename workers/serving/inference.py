@@ -11,7 +11,7 @@ from nightshift.endpoints.requests import too_long
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.structured.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id, id_name
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
@@ -165,7 +165,7 @@ class TextAnswer:
 
     def begin(self, prompts: Sequence[Sequence[int]]) -> None:
         """Is told the tokens of its prompts before the first output."""
-        if self._request.reads_prompts or self._request.echoed(0):
+        if self._request.reads_prompts or self._request.echoed(0) or self._request.shows_token_ids:
             self._prompts = [
                 Prompt(self._request, n, prompt, self._tokenizer) for n, prompt in enumerate(prompts)
             ]
@@ -255,7 +255,7 @@ class Prompt:
         self.output: Output | None = None
         self._is_read = request.reads_prompts
         self._num_shown = request.prompt_logprobs_shown
-        self._token_ids = token_ids
+        self.token_ids = token_ids
         self._spelled = tokenizer.token_bytes
 
     def take(self, output: Output) -> None:
@@ -267,7 +267,7 @@ class Prompt:
 
     def tokens(self, num_top: int) -> Iterator[tuple[int, TokenLogprobs | None]]:
         """The prompt's tokens with `num_top` alternatives each; nothing is known of the first."""
-        for token_id, scored in zip(self._token_ids, self._scores, strict=True):
+        for token_id, scored in zip(self.token_ids, self._scores, strict=True):
             known = scored and TokenLogprobs(
                 scored.logprob, scored.top_ids[:num_top], scored.top_logprobs[:num_top]
             )
@@ -280,7 +280,7 @@ class Prompt:
             return None
         return [
             None if scored is None else by_token_id([*self._ranked(token_id, scored, self._num_shown)])
-            for token_id, scored in zip(self._token_ids, self._scores, strict=True)
+            for token_id, scored in zip(self.token_ids, self._scores, strict=True)
         ]
 
     @property
@@ -304,6 +304,8 @@ class _Choice:
         self._tokenizer = tokenizer
         self._num_alternatives = request.logprobs_asked or 0
         self._shows_logprobs = request.logprobs_asked is not None
+        self._shows_ids = request.shows_token_ids
+        self._names_ids = request.names_token_ids
         self._in_shape = endpoint.logprobs
         self._shows_thought = request.thinking is not None and request.thinking.is_shown
         self._tools = request.callable_tools
@@ -368,7 +370,8 @@ class _Choice:
         if self._prompt is None:
             return Choice(said.content, reason, logprobs, calls, reasoning)
         echoed = self._prompt.text + said.content
-        return Choice(echoed, reason, logprobs, calls, reasoning, self._prompt.shown)
+        ids = (done.token_ids, self._prompt.token_ids) if self._shows_ids else ()
+        return Choice(echoed, reason, logprobs, calls, reasoning, self._prompt.shown, *ids)
 
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
@@ -384,18 +387,19 @@ class _Choice:
         self, token_id: int, logprobs: TokenLogprobs | None, *, is_text: bool = False
     ) -> Chosen:
         """The token as the answer shows it; `is_text`: also a special one leaves text."""
-        spelled = self._tokenizer.token_bytes
-        visible = b"" if self._tokenizer.is_special(token_id) and not is_text else spelled(token_id)
+        named = id_name if self._names_ids else self._tokenizer.token_bytes
+        is_silent = self._tokenizer.is_special(token_id) and not is_text
+        visible = b"" if is_silent else self._tokenizer.token_bytes(token_id)
         if visible and not _continues_character(visible):
             self._read(b"", is_last=True)  # it stays incomplete
         offset = self._num_characters
         self._read(visible)
         if logprobs is None:
-            return Chosen(Chance(spelled(token_id), None), (), offset)
+            return Chosen(Chance(named(token_id), None), (), offset)
         return Chosen(
-            Chance(spelled(token_id), logprobs.logprob),
+            Chance(named(token_id), logprobs.logprob),
             [
-                Chance(spelled(id), logprob)
+                Chance(named(id), logprob)
                 for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
             ],
             offset,

@@ -28,7 +28,7 @@ from nightshift.endpoints.requests import (
 from nightshift.endpoints.responses.storing import FIELDS, Storing
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, Tools, arguments_of, called, tools_of
-from nightshift.endpoints.texts.generation import CallingRequest, Conversation, template_role
+from nightshift.endpoints.texts.generation import TEXT_ALONE, CallingRequest, Conversation, template_role
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX
 from nightshift.endpoints.texts.reasoning import ReasoningRequest, with_thought
 from nightshift.errors import InvalidRequest
@@ -165,7 +165,7 @@ def _part_text(part: Any, at: str, kinds: Mapping[str, str]) -> str:
     if kind is None:
         raise missing(f"{at}.type")
     if not isinstance(kind, str) or kind not in kinds:
-        raise _unknown(kind, f"{at}.type", "content", " or ".join([*kinds][:2]))
+        raise _unknown(kind, f"{at}.type", "content", f"{' or '.join([*kinds][:2])}: {TEXT_ALONE}")
     return _string(part, kinds[kind], at)
 
 

@@ -1,4 +1,4 @@
-"""The form of an answer: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`."""
+"""The form of an answer: OpenAI's `response_format`, fields of vLLM and SGLang."""
 
 import json
 import re
@@ -156,6 +156,9 @@ _FIELDS: Final[GuidanceFields] = {
     "guided_choice": _guided_choice,
     "guided_grammar": _guided_grammar,
     "structured_outputs": _structured_outputs,
+    "json_schema": _guided_json,  # these three are SGLang's names
+    "regex": _guided_regex,
+    "ebnf": _guided_grammar,
 }
 
 _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Guidance]]] = {

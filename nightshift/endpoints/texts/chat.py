@@ -11,10 +11,11 @@ from nightshift.endpoints.parameters import Effort, Flag, Verbosity, WithoutEffe
 from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, arguments_of, called
-from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, Chunks
+from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, Chunks, asked_for
 from nightshift.endpoints.texts.functions import call_message, calls_in, functions_of, in_old_form
 from nightshift.endpoints.texts.generation import (
     REASONING,
+    TEXT_ALONE,
     CallingRequest,
     Choice,
     Conversation,
@@ -45,7 +46,7 @@ class TextPart(BaseModel):
         if kind == "refusal" and "refusal" in data:  # of an earlier answer
             return {"type": kind, "text": data["refusal"]}
         if isinstance(kind, str) and kind not in ("text", "input_text"):
-            raise ValueError(f"content of type {kind!r} is not supported; use text")
+            raise ValueError(f"content of type {kind!r} is not supported; use text: {TEXT_ALONE}")
         return data
 
 
@@ -139,7 +140,6 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
-    store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
     verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
     add_generation_prompt: Flag = None
     continue_final_message: Flag = None
@@ -225,7 +225,8 @@ class Chat(ChoicesEndpoint):
         content = choice.text or (None if choice.calls else "")
         message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         message |= _thought(choice.reasoning) if choice.reasoning else {}
-        return {"message": message | ({"tool_calls": list(choice.calls)} if choice.calls else {})}
+        message |= {"tool_calls": list(choice.calls)} if choice.calls else {}
+        return {"message": message} | asked_for(choice, "token_ids")
 
     def choice_text(self, choice: JsonObject) -> str:
         return choice["message"]["content"] or ""
@@ -236,11 +237,10 @@ class Chat(ChoicesEndpoint):
     def answer(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
     ) -> JsonObject:
-        scored = choices[0].prompt_logprobs
         body = super().answer(request, head, choices=choices, usage=usage)
         if _has_old_form(request):
             body["choices"] = [*map(in_old_form, body["choices"])]
-        return body if scored is None else body | {"prompt_logprobs": scored}
+        return body | asked_for(choices[0], "prompt_logprobs", "prompt_token_ids")
 
     def result(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from nightshift.endpoints.answers import answer_usage
+from nightshift.endpoints.parameters import Flag, WithoutEffect
 from nightshift.endpoints.requests import Count, null_means
 from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.structured.calls import call_id
@@ -26,6 +27,7 @@ DONE: Final = StreamEvent("[DONE]")
 
 class ChunkOptions(StreamOptions):
     include_usage: bool = False
+    continuous_usage_stats: Annotated[Flag, WithoutEffect("tokens are counted once, at the end")] = None
 
 
 class ChoicesRequest(GenerationRequest):
@@ -35,22 +37,35 @@ class ChoicesRequest(GenerationRequest):
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
     echo: Annotated[bool, null_means(False)] = False
     prompt_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+    return_token_ids: Annotated[bool, null_means(False)] = False
+    return_tokens_as_token_ids: Annotated[bool, null_means(False)] = False
     response_format: JsonObject | None = None
     stream_options: ChunkOptions | None = None
 
     own_guidance: ClassVar[GuidanceFields] = {"response_format": partial(read_format, nested="json_schema")}
 
     @model_validator(mode="after")
-    def _scores_come_whole(self) -> Self:
-        if self.stream and self.prompt_logprobs is not None:
-            raise InvalidRequest(
-                "'prompt_logprobs' is not available when 'stream' is enabled.", param="prompt_logprobs"
-            )
+    def _come_whole(self) -> Self:
+        wishes = {
+            "prompt_logprobs": self.prompt_logprobs is not None,
+            "return_token_ids": self.return_token_ids,
+        }
+        for name, is_wished in wishes.items():
+            if self.stream and is_wished:
+                raise InvalidRequest(f"'{name}' is not available when 'stream' is enabled.", param=name)
         return self
 
     @property
     def prompt_logprobs_shown(self) -> int | None:
         return self.prompt_logprobs
+
+    @property
+    def shows_token_ids(self) -> bool:
+        return self.return_token_ids
+
+    @property
+    def names_token_ids(self) -> bool:
+        return self.return_tokens_as_token_ids
 
     @property
     def include_usage(self) -> bool:
@@ -165,7 +180,8 @@ class ChoicesEndpoint(TextEndpoint):
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
     ) -> Result:
         first = choices[0]
-        says_all = len(choices) == 1 and first.logprobs is None and first.prompt_logprobs is None
+        more = (first.logprobs, first.prompt_logprobs, first.token_ids)
+        says_all = len(choices) == 1 and all(part is None for part in more)
         body = None if says_all else self.answer(request, head, choices=choices, usage=usage)
         return Result(200, usage, self.values_of(choices[0]), body)
 
@@ -181,6 +197,11 @@ class ChoicesEndpoint(TextEndpoint):
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         head = AnswerHead(origin.identity.id(self.id_prefix), origin.identity.created_s, origin.priority)
         return self._body(head, origin.model, [self.choice_of(values)], usage)
+
+
+def asked_for(choice: Choice, *names: str) -> JsonObject:
+    """The fields of a choice that its request asks for."""
+    return {name: value for name in names if (value := getattr(choice, name)) is not None}
 
 
 @dataclass(frozen=True)

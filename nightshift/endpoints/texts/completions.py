@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import CompletionObject
 from nightshift.endpoints.requests import are_token_ids, invalid_type, invalid_value, missing, too_long
-from nightshift.endpoints.texts.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.texts.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest, asked_for
 from nightshift.endpoints.texts.generation import Choice
 from nightshift.endpoints.texts.logprobs import Chosen, escaped, shown, token_text
 from nightshift.errors import InvalidRequest
@@ -177,8 +177,7 @@ class Completions(ChoicesEndpoint):
         return 0
 
     def choice_json(self, choice: Choice) -> JsonObject:
-        scored = choice.prompt_logprobs
-        return {"text": choice.text} | ({} if scored is None else {"prompt_logprobs": scored})
+        return {"text": choice.text} | asked_for(choice, "prompt_logprobs", "token_ids", "prompt_token_ids")
 
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["text"])
@@ -205,9 +204,9 @@ class Completions(ChoicesEndpoint):
 def _alternatives(chosen: Chosen) -> JsonObject | None:
     if chosen.chance.logprob is None:
         return None
-    alternatives: JsonObject = {}
-    for chance in [*chosen.top, chosen.chance]:  # of two with the same text, the likelier counts
-        alternatives.setdefault(_text(chance.token), shown(chance.logprob))
+    alternatives: JsonObject = {_text(chosen.chance.token): None}  # it comes first, as in vLLM
+    for chance in reversed([*chosen.top, chosen.chance]):  # of two with the same text, the likelier counts
+        alternatives[_text(chance.token)] = shown(chance.logprob)
     return alternatives
 
 

@@ -31,12 +31,14 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
 REASONING: Final = "reasoning"  # the column of thoughts, of endpoints that part them
+TEXT_ALONE: Final = "generative models here read no images, sound or files"
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
 SEED_MAX: Final = 2**63 - 1
 CHOICE_BYTES: Final = 512  # a choice of an answer without its text: ids, names, its number
 CALL_BYTES: Final = 512  # a call without its arguments: ids, names
+TOKEN_ID_BYTES: Final = 8  # of an answer's list of them, with a comma
 LOGPROB_NAMES_BYTES: Final = 128  # of a token's log-probabilities: the names and numbers around them
 
 
@@ -59,14 +61,12 @@ message as it is, which the answer continues.
 
 def ending_of(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
     """The ending that vLLM's parameters ask for. Raises InvalidRequest."""
-    adds = add_generation_prompt is not False
-    if continue_final_message and adds:
+    if continue_final_message and add_generation_prompt:
         raise InvalidRequest(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True. The latter is, "
-            "unless it is set to false.",
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
             param="continue_final_message",
         )
-    return "open" if continue_final_message else "answer" if adds else "message"
+    return "open" if continue_final_message else "message" if add_generation_prompt is False else "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,11 @@ class GenerationRequest(ModelRequest):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_decoding_backend: Annotated[str | None, WithoutEffect("there is one backend")] = None
     structured_outputs: JsonObject | None = None
+    json_schema: JsonObject | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
     own_guidance: ClassVar[GuidanceFields] = {}
     """The endpoint's own parameters for the form of an answer."""
@@ -257,6 +261,16 @@ class GenerationRequest(ModelRequest):
         return ""
 
     @property
+    def shows_token_ids(self) -> bool:
+        """Whether its answer has the ids of its prompts and of its choices."""
+        return False
+
+    @property
+    def names_token_ids(self) -> bool:
+        """Whether log-probabilities name tokens by their ids instead of their texts."""
+        return False
+
+    @property
     def logprobs_field(self) -> str:
         """The field that says how many."""
         return "top_logprobs"
@@ -324,6 +338,8 @@ class Choice:
     prompt_logprobs: Sequence[JsonObject | None] | None = (
         None  # of its prompt's tokens, if they are asked for
     )
+    token_ids: Sequence[int] | None = None  # likewise, with those of thoughts and the end
+    prompt_token_ids: Sequence[int] | None = None
 
 
 class TextEndpoint(Endpoint):
@@ -373,6 +389,7 @@ class TextEndpoint(Endpoint):
             return None
         alternatives = request.logprobs_asked
         shown = 0 if alternatives is None else (alternatives + 2) * sizes.logprob + LOGPROB_NAMES_BYTES
+        shown += request.shows_token_ids * TOKEN_ID_BYTES
         limits = {field: count for field, count in request.output_limits.items() if count is not None}
         field = next(iter(limits or request.output_limits))
         tokens_max = context if request.output_tokens_max is None else min(request.output_tokens_max, context)
@@ -426,11 +443,12 @@ def _prompt_bytes(request: GenerationRequest, sizes: OutputSizes, context: int) 
     """An upper bound of the bytes of what an answer shows of its prompts. A token is at least one byte."""
     per_prompt, alternatives = request.num_choices // request.num_prompts, request.prompt_logprobs_asked
     total = 0
-    if alternatives is None and not request.echoed(0):
+    if alternatives is None and not request.echoed(0) and not request.shows_token_ids:
         return total
     for number, prompt in enumerate(request.prompts_given):
         tokens = min(prompt_bytes(prompt) + PROMPT_TOKENS_SLACK, context)
         echoed = request.echoed(number)
+        total += tokens * request.shows_token_ids * TOKEN_ID_BYTES
         total += json_bytes(echoed) if isinstance(echoed, str) else len(echoed) * sizes.token
         if alternatives is not None:
             shapes = 1 if request.prompt_logprobs_shown is None or not echoed else 2
@@ -444,5 +462,6 @@ def _enlarging(request: GenerationRequest) -> dict[str, int | str]:
         request.logprobs_field: request.logprobs_asked,
         "prompt_logprobs": request.prompt_logprobs_shown,
     }
-    echo: dict[str, int | str] = {"echo": "true"} if request.echoed(0) else {}
-    return {name: count for name, count in counts.items() if count is not None} | echo
+    flags = {"echo": request.echoed(0), "return_token_ids": request.shows_token_ids}
+    said: dict[str, int | str] = {name: "true" for name, is_set in flags.items() if is_set}
+    return {name: count for name, count in counts.items() if count is not None} | said

@@ -70,6 +70,11 @@ def token_text(token: bytes) -> str | None:
         return None
 
 
+def id_name(token_id: int) -> bytes:
+    """A token as `return_tokens_as_token_ids` asks for it, in vLLM's form."""
+    return b"token_id:%d" % token_id
+
+
 def escaped(token: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in token)
 

@@ -7,7 +7,6 @@ from typing import Protocol
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import ModelRequest, missing
 from nightshift.endpoints.results import Result
-from nightshift.endpoints.structured.tools import Tools
 from nightshift.endpoints.texts.generation import Prompt
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
@@ -19,7 +18,7 @@ class Tokens(Protocol):
     @property
     def context_length(self) -> int: ...
 
-    def token_ids(self, prompt: Prompt, tools: Tools | None, *, add_special_tokens: bool) -> list[int]:
+    def token_ids(self, prompt: Prompt, *, add_special_tokens: bool) -> list[int]:
         """Raises InvalidRequest."""
 
     def name(self, token_id: int) -> str:

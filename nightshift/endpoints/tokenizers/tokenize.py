@@ -18,7 +18,7 @@ from nightshift.endpoints.requests import (
     null_means,
 )
 from nightshift.endpoints.results import Values, count_bytes
-from nightshift.endpoints.structured.tools import Tools, tools_of
+from nightshift.endpoints.structured.tools import tools_of
 from nightshift.endpoints.texts.chat import ChatMessage
 from nightshift.endpoints.texts.generation import Conversation, Ending, Prompt, ending_of, prompt_chars
 from nightshift.endpoints.texts.reasoning import TemplateFields
@@ -63,13 +63,10 @@ class TokenizeRequest(TemplateFields, TokenizerRequest):
     def text(self) -> Prompt:
         if self.messages is None:
             return self.prompt or ""
-        shown = self._tools.given if self._tools is not None else ()
+        tools = tools_of({"tools": self.tools})
+        shown = tools.given if tools is not None else ()
         messages, arguments = [message.for_template for message in self.messages], self.chat_template_kwargs
         return Conversation(messages, shown, self._ending, arguments or {}, self.reasoning_effort)
-
-    @property
-    def _tools(self) -> Tools | None:
-        return tools_of({"tools": self.tools})
 
     @property
     def text_chars(self) -> int:
@@ -78,7 +75,7 @@ class TokenizeRequest(TemplateFields, TokenizerRequest):
     def answered(self, tokens: Tokens) -> JsonObject:
         """Special tokens go around a text; a conversation has its own."""
         adds = self.messages is None if self.add_special_tokens is None else self.add_special_tokens
-        ids = tokens.token_ids(self.text, self._tools, add_special_tokens=adds)
+        ids = tokens.token_ids(self.text, add_special_tokens=adds)
         return {
             "count": len(ids),
             "max_model_len": tokens.context_length,

@@ -57,7 +57,11 @@ QUESTIONS = (
         {"model": "demo_model", "messages": [{"role": "user", "content": "48213"}], "max_tokens": 2},
         (
             ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
-            ({"continue_final_message": True}, "continue_final_message", "add_generation_prompt"),
+            (
+                {"continue_final_message": True, "add_generation_prompt": True},
+                "continue_final_message",
+                "add_generation_prompt",
+            ),
             ({"function_call": "auto"}, "function_call", "'functions'"),
             ({"truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "not supported by this endpoint"),
             ({"stop_token_ids": [10**9]}, "stop_token_ids", "outside the vocabulary"),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from nightshift.endpoints.texts.logprobs import Chance, Chosen, entries
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, entries, id_name
 from nightshift.fleet.models import OutputSizes
 
 LOGPROB: Final = -12.345678901234567  # among the longest as JSON
@@ -21,7 +21,7 @@ def token_sizes(
     `thinks`: answers show a token of a thought twice, by both names of its field.
     """
     spelled = sorted({token_bytes(id) for id in token_ids}, key=len, reverse=True)
-    text = logprob = 0
+    text, logprob = 0, _logprob_bytes(id_name(max(token_ids, default=0)))
     shortest = _logprob_bytes(b"")
     for token in spelled:
         if BYTES_PER_BYTE_MAX * len(token) + shortest <= logprob and 6 * len(token) <= text:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from nightshift.endpoints.requests import invalid_value
-from nightshift.endpoints.structured.tools import Tools
 from nightshift.endpoints.texts.generation import Conversation, Prompt, prompt_chars
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest
 from nightshift.errors import InvalidRequest
@@ -53,19 +52,19 @@ class ModelTokens:
         self._tokenizer = tokenizer
         self.context_length = context_length
 
-    def token_ids(self, prompt: Prompt, tools: Tools | None, *, add_special_tokens: bool) -> list[int]:
+    def token_ids(self, prompt: Prompt, *, add_special_tokens: bool) -> list[int]:
         """The ids of a text, or of a conversation in the chat template. Raises InvalidRequest."""
         field = "messages" if isinstance(prompt, Conversation) else "prompt"
         check_length(prompt_chars(prompt), self.context_length, field)
         try:
-            text = prompt if isinstance(prompt, str) else self._shown(prompt, tools)
+            text = prompt if isinstance(prompt, str) else self._shown(prompt)
             return self._tokenizer.encode_all([text], add_special_tokens=add_special_tokens)[0]
         except EngineRefusal as error:
             raise invalid(error, field) from error
 
-    def _shown(self, prompt: Prompt, tools: Tools | None) -> str:
+    def _shown(self, prompt: Prompt) -> str:
         assert isinstance(prompt, Conversation), "token ids are not tokenized"
-        check_template(self._tokenizer.chat_template, prompt, tools, "messages")
+        check_template(self._tokenizer.chat_template, prompt, None, "messages")  # no tool is called
         return conversation_text(self._tokenizer, prompt, "messages", "reasoning_effort")
 
     def name(self, token_id: int) -> str:

@@ -35,11 +35,15 @@ class Seq2seqServer(TextServer):
         self._codes = frozenset(self._languages.values())
 
     def check_request(self, request: GenerationRequest) -> None:
-        """Refuses what asks for a prompt's probabilities: a source has none. Raises InvalidRequest naming
-        that field, or one whose language the model does not have, or lacks.
+        """Refuses what asks for a prompt's tokens: a source is none. Raises InvalidRequest naming that field,
+        or one whose language the model does not have, or lacks.
         """
-        if request.reads_prompts or request.echoed(0):
-            field = "echo" if request.prompt_logprobs_shown is None else "prompt_logprobs"
+        wishes = {
+            "prompt_logprobs": request.prompt_logprobs_shown is not None,
+            "echo": request.echoed(0),
+            "return_token_ids": request.shows_token_ids,
+        }
+        if field := next((name for name, is_wished in wishes.items() if is_wished), None):
             raise InvalidRequest(
                 f"'{field}' is for decoders: '{self.model.id}' {self.model.kind.does}.",
                 param=field,

@@ -16,7 +16,6 @@ from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeW
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 
 HINTS: dict[str, Any] = {
-    "store": True,
     "verbosity": "low",
     "reasoning_effort": "high",
     "prediction": {"type": "content", "content": "one"},

@@ -3,7 +3,7 @@
 import json
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -18,7 +18,7 @@ from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Identity, Origin, Result
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id, id_name
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest
 from nightshift.errors import InvalidRequest
@@ -85,7 +85,8 @@ def test_no_text_with_its_log_probabilities_is_larger(route: str, data: st.DataO
         ModelKind.DECODER, output_sizes=token_sizes(range(len(vocabulary)), vocabulary.__getitem__)
     )
     answers = st.lists(st.sampled_from(vocabulary), min_size=CONTEXT, max_size=CONTEXT)
-    choices = [_choice(endpoint, request, data.draw(answers)) for _ in range(request.num_choices)]
+    name = data.draw(st.sampled_from([bytes, lambda token: id_name(vocabulary.index(token))]))
+    choices = [_choice(endpoint, request, data.draw(answers), name) for _ in range(request.num_choices)]
 
     head = AnswerHead(IDENTITY.id(endpoint.id_prefix), IDENTITY.created_s, PRIORITY)
     usage = Usage(10**9, 10**9, 10**9)
@@ -94,12 +95,17 @@ def test_no_text_with_its_log_probabilities_is_larger(route: str, data: st.DataO
     assert json_bytes(body) <= bound(endpoint, request, model)
 
 
-def _choice(endpoint: TextEndpoint, request: GenerationRequest, tokens: Sequence[bytes]) -> Choice:
+def _choice(
+    endpoint: TextEndpoint,
+    request: GenerationRequest,
+    tokens: Sequence[bytes],
+    name: Callable[[bytes], bytes],
+) -> Choice:
     alternatives = request.logprobs_asked
     text = b"".join(tokens).decode(errors="replace")
     if alternatives is None:
         return Choice(text, "length", None)
-    chances = [Chance(token, -9876.123456789012) for token in tokens]
+    chances = [Chance(name(token), -9876.123456789012) for token in tokens]
     top = [chances[n % len(chances)] for n in range(alternatives)]
     return Choice(text, "length", endpoint.logprobs([Chosen(chance, top, 10**6) for chance in chances]))
 
@@ -160,7 +166,7 @@ class Letters:
 
     context_length = 10**6
 
-    def token_ids(self, prompt: Any, tools: Any, **options: bool) -> list[int]:
+    def token_ids(self, prompt: Any, **options: bool) -> list[int]:
         text = prompt if isinstance(prompt, str) else f"{prompt.messages}{prompt.tools}"
         return [*text.encode()]
 
@@ -195,8 +201,14 @@ def test_no_list_of_tokens_is_larger(route: str, text: str, in_chat: bool) -> No
 
 
 SCORED: Final[dict[str, JsonObject]] = {
-    "/v1/chat/completions": {"prompt_logprobs": 1},
-    "/v1/completions": {"prompt_logprobs": 1, "echo": True, "logprobs": 1, "max_tokens": 0},
+    "/v1/chat/completions": {"prompt_logprobs": 1, "return_token_ids": True},
+    "/v1/completions": {
+        "prompt_logprobs": 1,
+        "echo": True,
+        "logprobs": 1,
+        "max_tokens": 0,
+        "return_token_ids": True,
+    },
 }
 
 
@@ -216,7 +228,8 @@ def test_no_scored_prompt_is_larger(route: str, text: str, n: int) -> None:
         for at, chance in enumerate(chances)
     ]
     logprobs = None if is_chat else endpoint.logprobs([Chosen(c, [c], 10**6) for c in chances])
-    choice = Choice("" if is_chat else text, "length", logprobs, (), [None, *places])
+    ids = [9_999_999] * len(tokens)
+    choice = Choice("" if is_chat else text, "length", logprobs, (), "", [None, *places], ids, ids)
     body = endpoint.answer(
         request,
         AnswerHead(IDENTITY.id(endpoint.id_prefix), IDENTITY.created_s, PRIORITY),

@@ -99,6 +99,50 @@ def test_token_ids_are_echoed_as_their_text(models: Models) -> None:
     assert PROMPT.split()[0] in by_ids["text"]
 
 
+def test_log_probabilities_name_tokens_by_their_ids_where_that_is_asked_for(models: Models) -> None:
+    by_id = {"logprobs": 2, "return_tokens_as_token_ids": True}
+    listener = completion(models, echo=True, **by_id)
+    shown = choices(listener.wait())[0]["logprobs"]
+    of_chat = chat(models, PROMPT, max_tokens=1, logprobs=True, return_tokens_as_token_ids=True).wait().body
+
+    ids = reference(PROMPT)[0] + listener.token_ids
+    assert shown["tokens"] == [f"token_id:{id}" for id in ids]
+    assert [next(iter(top)) for top in shown["top_logprobs"][1:]] == shown["tokens"][1:]
+    assert (
+        shown["text_offset"]
+        == choices(completion(models, echo=True, logprobs=2).wait())[0]["logprobs"]["text_offset"]
+    )
+    [entry] = of_chat["choices"][0]["logprobs"]["content"]
+    assert entry["token"].startswith("token_id:")
+
+
+@pytest.mark.parametrize("asks", [{}, {"logprobs": 1, "echo": True}, {"n": 2, "temperature": 1, "seed": 3}])
+def test_token_ids_of_prompts_and_answers_are_shown_where_they_are_asked_for(
+    models: Models, asks: JsonObject
+) -> None:
+    listener = completion(models, return_token_ids=True, **asks)
+    shown = choices(listener.wait())
+    plain = choices(completion(models, **asks).wait())
+    of_chat = chat(models, PROMPT, max_tokens=2, return_token_ids=True).wait().body
+
+    assert [[*choice["prompt_token_ids"]] for choice in shown] == [reference(PROMPT)[0]] * len(shown)
+    assert [choice["token_ids"] for choice in shown] == [
+        listener.choices[number].token_ids for number in range(len(shown))
+    ]
+    assert [choice["text"] for choice in shown] == [choice["text"] for choice in plain]
+    assert len(of_chat["choices"][0]["token_ids"]) == of_chat["usage"]["completion_tokens"]
+    assert len(of_chat["prompt_token_ids"]) == of_chat["usage"]["prompt_tokens"]
+
+
+def test_token_ids_come_whole() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get("/v1/completions").parse(
+            {"model": "m", "prompt": "p", "stream": True, "return_token_ids": True}
+        )
+
+    assert refused.value.param == "return_token_ids"
+
+
 def test_prompt_logprobs_name_each_token_by_its_id_with_its_rank(models: Models) -> None:
     ids, logprobs = reference(PROMPT)
     [choice] = choices(completion(models, prompt_logprobs=1).wait())
@@ -210,9 +254,10 @@ def test_a_chat_echo_repeats_the_last_message_of_the_assistant(models: Models) -
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool) -> None:
+@pytest.mark.parametrize("fields", [{}, {"add_generation_prompt": False}], ids=["SGLang", "vLLM"])
+def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool, fields: JsonObject) -> None:
     messages = [{"role": "user", "content": "48213"}, {"role": "assistant", "content": "forty-eight"}]
-    goes_on = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    goes_on = {"messages": messages, "continue_final_message": True} | fields
     answer = chat(models, "", **goes_on, echo=echo, max_tokens=20).wait().body
     count = tokenized(models, **goes_on)["count"]
 
@@ -222,13 +267,9 @@ def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool) -> Non
 
 
 def test_a_chat_cannot_begin_an_answer_and_go_on_with_a_message(models: Models) -> None:
-    for asks in (
-        {"continue_final_message": True},
-        {"continue_final_message": True, "add_generation_prompt": True},
-    ):
-        with pytest.raises(InvalidRequest) as refused:
-            chat(models, "5", **asks)
-        assert refused.value.param == "continue_final_message"
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "5", continue_final_message=True, add_generation_prompt=True)
+    assert refused.value.param == "continue_final_message"
 
 
 def test_a_token_that_only_begins_a_prompt_is_not_echoed() -> None:

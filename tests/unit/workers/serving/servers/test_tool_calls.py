@@ -153,7 +153,11 @@ def test_what_a_template_does_not_show_is_refused(models: Models) -> None:
     with pytest.raises(InvalidRequest) as calls:
         submit(models, "/v1/chat/completions", {"model": models.ids[0], "messages": messages})
 
+    asks = {"model": models.ids[0], "messages": [{"role": "user", "content": "5"}]}
+    counts = [submit(models, "/v1/tokenize", asks | more).wait().body for more in ({}, {"tools": [WEATHER]})]
+
     assert (auto.value.param, calls.value.param) == ("tool_choice", "messages")
+    assert counts[0] == counts[1], "no tool is called, so nothing is refused"
     assert (old.value.param, "set 'function_call' to" in old.value.message) == ("function_call", True)
 
 
