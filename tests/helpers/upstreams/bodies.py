@@ -42,13 +42,18 @@ class Generation:
     """A request for generated text. `refusal`: why it can never run."""
 
     def __init__(self, body: Json, settings: Settings, *, is_chat: bool) -> None:
-        self.is_chat, self.model = is_chat, str(body["model"])
+        self.is_chat, self.is_llama_cpp = is_chat, settings.is_llama_cpp
+        self.model = str(settings.models[0] if settings.is_llama_cpp else body["model"])
         understands = settings.understands
         self.is_streamed = bool(body.get("stream"))
         self.has_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         self.has_token_ids = "return_token_ids" in understands and bool(body.get("return_token_ids"))
         self.has_logprobs = body.get("logprobs") not in (None, False)
-        if "continue_final_message" not in understands:
+        self.repeated = ""
+        if settings.is_llama_cpp and is_chat and body["messages"][-1]["role"] == "assistant":
+            body = {**body, "continue_final_message": True}
+            self.repeated = texts.content_text(body["messages"][-1]["content"])
+        elif "continue_final_message" not in understands:
             body = {name: value for name, value in body.items() if name != "continue_final_message"}
         prompts = [texts.encode(texts.rendered(body))] if is_chat else _prompts(body.get("prompt", ""))
         self.prompt_tokens = sum(map(len, prompts))
@@ -93,7 +98,8 @@ class Generation:
 
     @property
     def completion_tokens(self) -> int:
-        return sum(len(choice.answer.token_ids) for choice in self.choices)
+        counted = self.choices[:1] if self.is_llama_cpp else self.choices
+        return sum(len(choice.answer.token_ids) for choice in counted)
 
     @property
     def total_tokens(self) -> int:
@@ -110,7 +116,7 @@ class Generation:
             said: Json = {"index": choice.index, "finish_reason": answer.finish_reason, "stop_reason": None}
             said["logprobs"] = self._logprobs(answer.token_ids, 0)
             if self.is_chat:
-                said["message"] = {"role": "assistant", "content": answer.text}
+                said["message"] = {"role": "assistant", "content": self.repeated + answer.text}
             else:
                 said["text"] = answer.text
             if self.has_token_ids:
@@ -147,10 +153,18 @@ class Generation:
             said["token_ids"] = list(ids)
             if at == 0 and not self.is_chat:
                 said["prompt_token_ids"] = list(choice.prompt_ids)
-        return self._head(id, ".chunk") | {"choices": [said]}
+        event = self._head(id, ".chunk") | {"choices": [said]}
+        return event | {"usage": self.usage()} if last and self._counts_with_the_last else event
 
-    def closing(self, id: str) -> Json:
+    def closing(self, id: str) -> Json | None:
+        """The event of the counts, where they are asked for and not said yet."""
+        if not self.has_usage or self._counts_with_the_last:
+            return None
         return self._head(id, ".chunk") | {"choices": [], "usage": self.usage()}
+
+    @property
+    def _counts_with_the_last(self) -> bool:
+        return self.is_llama_cpp and not self.is_chat
 
     def _head(self, id: str, chunk: str) -> Json:
         name = "chat.completion" + chunk if self.is_chat else "text_completion"
@@ -161,7 +175,7 @@ class Generation:
         if not self.has_logprobs:
             return None
         said = [(texts.text_of([id]), texts.logprob(id)) for id in token_ids]
-        if self.is_chat:
+        if self.is_chat or self.is_llama_cpp:
             return {
                 "content": [
                     {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
@@ -220,7 +234,9 @@ def prompt_of(body: Mapping[str, Any]) -> str:
 
 def model_list(settings: Settings) -> Json:
     more: Json = {}
-    if settings.max_model_len is not None:
+    if settings.is_llama_cpp:
+        more = {"meta": {"n_ctx": settings.max_model_len}}
+    elif settings.max_model_len is not None:
         more = {"root": settings.root, "parent": None, "max_model_len": settings.max_model_len}
     card = {"object": "model", "created": CREATED, "owned_by": settings.owned_by, **more}
     return {"object": "list", "data": [{"id": model, **card} for model in settings.models]}

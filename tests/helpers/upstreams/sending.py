@@ -75,8 +75,8 @@ async def events(
         for choice in generation.choices:
             if at < max(1, len(choice.answer.token_ids)):
                 yield json_bytes(changed(generation.event(id, choice, at), behaviour))
-    if generation.has_usage and behaviour.usage is not None:
-        yield json_bytes(changed(generation.closing(id), behaviour))
+    if behaviour.usage is not None and (closing := generation.closing(id)) is not None:
+        yield json_bytes(changed(closing, behaviour))
     if behaviour.has_done:
         yield b"[DONE]"
 

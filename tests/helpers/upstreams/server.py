@@ -151,7 +151,7 @@ class SimulatedUpstream:
             models = sending.json_bytes(model_list(settings))
             body = models if behaviour.body is None else behaviour.body.encode()
             return await sending.send(request, behaviour, body, self._released)
-        if path == "/version" and settings.version is not None:
+        if path == "/version" and settings.version is not None and not settings.is_llama_cpp:
             return sending.answer_json({"version": settings.version})
         if path == "/health" and settings.owned_by == "vllm":
             return web.Response()
@@ -161,6 +161,8 @@ class SimulatedUpstream:
         self, request: web.BaseRequest, text: bytes, behaviour: Behaviour
     ) -> web.StreamResponse:
         settings, route = self.settings, request.path.removeprefix("/v1/")
+        if route not in settings.routes and settings.is_llama_cpp:
+            raise Refusal(501, f"This server does not support {route}.")
         if route not in settings.routes:
             return sending.answer_json({"detail": "Not Found"}, 404)
         body: Json = json.loads(text)
@@ -202,7 +204,7 @@ class SimulatedUpstream:
             self._check_key(headers)
         except Refusal as refusal:
             return refusal
-        if model not in settings.models:
+        if model not in settings.models and not settings.is_llama_cpp:
             return Refusal(404, f"The model `{model}` does not exist.", "model")
         unknown = [name for name in EXTENSIONS if name in body and name not in settings.understands]
         if settings.is_strict and unknown:

@@ -126,6 +126,20 @@ def test_a_server_that_is_strict_refuses_what_it_does_not_understand() -> None:
         assert post(upstream).status_code == 200
 
 
+def test_llama_cpp_differs_from_vllm(upstream: SimulatedUpstream) -> None:
+    upstream.serve(owned_by="llamacpp", routes=["chat/completions", "completions"])
+    whole = post(upstream, model="any", n=2, max_tokens=4, ignore_eos=True).json()
+    assert whole["usage"]["completion_tokens"] == 4
+    text = whole["choices"][0]["message"]["content"]
+    begun = [*user("row"), {"role": "assistant", "content": text[:12]}]
+    rest = post(upstream, messages=begun, max_tokens=2, ignore_eos=True).json()
+    assert rest["choices"][0]["message"]["content"] == text
+    assert httpx.post(f"{upstream.url}/embeddings", json={}).status_code == 501
+    body = {"model": MODEL, "prompt": "a", "stream": True, "max_tokens": 1}
+    last, *_ = httpx.post(f"{upstream.url}/completions", json=body).text.split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"] == 1
+
+
 def test_a_prompt_longer_than_the_context_is_refused(upstream: SimulatedUpstream) -> None:
     upstream.serve(max_model_len=8)
     answer = post(upstream, "far too long a prompt for eight tokens")
