@@ -30,7 +30,11 @@ class Unavailable(UpstreamFault):
     """It gives no usable answer."""
 
 
-class TimedOut(Unavailable):
+class BrokenOff(Unavailable):
+    """It had the request, and gave no answer to it: the request may be the cause."""
+
+
+class TimedOut(BrokenOff):
     """It has not answered in time."""
 
 
