@@ -58,7 +58,7 @@ class RowFailed(Exception):
     """It failed on this request, and may not at another try."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: a traceback is set on it
 class RowRefused(Exception):
     """It will never run this request."""
 
