@@ -16,13 +16,13 @@ from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
-from workers.upstreams.faults import Unavailable
+from workers.upstreams.faults import BrokenOff
 
 TOKENS_MAX: Final = 2**31 - 1  # more in a usage is none
 ONE_TOKEN: Final = (0,)  # of a streamed part whose tokens are not told: it counts as one
 
 
-class NoAnswer(Unavailable):
+class NoAnswer(BrokenOff):
     """An upstream's success that holds no answer."""
 
     def __init__(self, lacks: str) -> None:

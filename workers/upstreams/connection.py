@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import aiohttp
 
+from nightshift.endpoints.answers import ANSWER_TOO_LARGE
 from nightshift.errors import ConfigurationError
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream
-from workers.upstreams.faults import TimedOut, Unavailable, failure
+from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
 
 CONNECT_S: Final = 10.0
 SILENCE_S: Final = 300.0  # between two pieces of a stream
@@ -73,7 +74,7 @@ class Connection:
             async for piece in response.content.iter_any():
                 total += len(piece)
                 if total > self._bytes_max:
-                    raise Unavailable(f"streams more than {self._bytes_max} bytes")
+                    raise _too_large(self._bytes_max)
                 *lines, buffer = (buffer + piece).split(b"\n")
                 for line in lines:
                     if not line.startswith(DATA):
@@ -82,7 +83,7 @@ class Connection:
                     if data == DONE:
                         return
                     yield _chunk(data)
-        raise Unavailable("ended a stream before its end")
+        raise BrokenOff("ended a stream before its end")
 
     async def close(self) -> None:
         if self._session is not None:
@@ -113,7 +114,7 @@ class Connection:
         except aiohttp.ClientConnectorError as error:
             raise Unavailable("cannot be reached") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unavailable("broke the connection off") from error
+            raise BrokenOff("broke the connection off") from error
 
     async def _send(
         self, method: str, url: str, data: bytes | None, timeout: aiohttp.ClientTimeout
@@ -138,22 +139,26 @@ class Connection:
         return self._session
 
     async def _read(self, response: aiohttp.ClientResponse, bytes_max: int, *, cut: bool = False) -> bytes:
-        """The body; where it is longer, its beginning with `cut`. Raises Unavailable without."""
+        """The body; where it is longer, its beginning with `cut`. Raises RowRefused without."""
         data = await response.content.read(bytes_max + 1)
         while len(data) <= bytes_max and (more := await response.content.read(bytes_max + 1 - len(data))):
             data += more
         if len(data) > bytes_max and not cut:
-            raise Unavailable(f"answers more than {bytes_max} bytes")
+            raise _too_large(bytes_max)
         return data
+
+
+def _too_large(bytes_max: int) -> RowRefused:
+    return RowRefused(400, f"The upstream's answer has more than {bytes_max} bytes.", code=ANSWER_TOO_LARGE)
 
 
 def _chunk(data: bytes) -> JsonObject:
     try:
         chunk: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Unavailable("streams what is no JSON") from error
+        raise BrokenOff("streams what is no JSON") from error
     if not isinstance(chunk, dict):
-        raise Unavailable("streams what is no JSON object")
+        raise BrokenOff("streams what is no JSON object")
     if "error" in chunk and not chunk.get("choices"):
         status = chunk["error"].get("code") if isinstance(chunk["error"], dict) else None
         known = status if isinstance(status, int) and 400 <= status < 600 else 500

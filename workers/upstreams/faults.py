@@ -30,7 +30,11 @@ class Unavailable(UpstreamFault):
     """It gives no usable answer."""
 
 
-class TimedOut(Unavailable):
+class BrokenOff(Unavailable):
+    """It had the request, and gave no answer to it: the request may be the cause."""
+
+
+class TimedOut(BrokenOff):
     """It has not answered in time."""
 
 
@@ -54,7 +58,7 @@ class RowFailed(Exception):
     """It failed on this request, and may not at another try."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: a traceback is set on it
 class RowRefused(Exception):
     """It will never run this request."""
 

@@ -27,7 +27,7 @@ from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import tokens_expected, upstream_body
 from workers.upstreams.control.places import UpstreamTurns
-from workers.upstreams.faults import ModelGone, Overloaded, RowFailed, RowRefused, UpstreamFault
+from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
 from workers.upstreams.loop import LoopThread
 from workers.upstreams.probe import ServedModel
 from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
@@ -36,7 +36,7 @@ from workers.upstreams.waiting import Pending, Waiting
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 4096  # bulk requests of a model; more are refused until some are gone
-BREAKS_MAX: Final = 8  # of one request; then the fault may be its own, and counts as a try of its row
+BREAKS_MAX: Final = 3  # of one request; then the fault may be its own, and counts as a try of its row
 PASS_S: Final = 1.0  # between two looks at requests that wait
 ONLINE_WAIT_S: Final = 60.0  # for an upstream that can be used, then the client is told
 
@@ -250,8 +250,7 @@ class UpstreamServer(ModelServer):
         )
         if isinstance(fault, ModelGone):
             place.is_gone = True
-        if not isinstance(fault, Overloaded):
-            pending.breaks += 1
+        pending.breaks += isinstance(fault, BrokenOff)
         if pending.is_shown or pending.breaks >= BREAKS_MAX:
             return Progress(failed=f"The upstream {fault.reason}.")
         self.waiting.put(pending, first=True)

@@ -35,7 +35,7 @@ class ConcurrencyLimit:
     """A limit between 1 and `most`, and the requests in flight."""
 
     def __init__(self, initial: int = 8, most: int = 1024) -> None:
-        assert 1 <= initial and 1 <= most, f"{initial} of {most} requests"
+        assert initial >= 1 and most >= 1, f"{initial} of {most} requests"
         self.limit = min(initial, most)
         self.in_flight = 0
         self.paused_until_s = -math.inf
@@ -77,7 +77,9 @@ class ConcurrencyLimit:
         if sent_s < self._round_began_s:
             return  # it ran under another limit
         self._requests += 1
-        if self._requests > self.limit - self._base:  # those before came at once, and queued less than later ones
+        if (
+            self._requests > self.limit - self._base
+        ):  # those before came at once, and queued less than later ones
             self._measured += 1
             self._in_flight_sum += in_flight
             self._tokens += max(1, tokens)
