@@ -240,6 +240,8 @@ class UpstreamServer(ModelServer):
                     place.upstream.first_token(sent, time.monotonic())
                 pending.is_shown = True
                 inference.listener(progress)
+        if not streamed.is_whole:
+            raise BrokenOff("ended a stream before its end")
         return streamed.result()
 
     def _after_fault(self, pending: Pending, place: Place, fault: UpstreamFault) -> Progress | None:
