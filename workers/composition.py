@@ -34,7 +34,13 @@ WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
-    """The models in our own engine. Imports torch, which nothing before this needs."""
+    """The models of upstreams, or in our own engine. The latter imports torch, which nothing before this
+    needs.
+    """
+    if settings.upstreams:
+        from workers.upstreams.opening import open_upstreams
+
+        return open_upstreams(settings, on_fatal)
     limit_spinning(os.environ)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Each shard reads and tokenizes on a thread; more for one text take cores from the engine, and spin.
@@ -51,8 +57,10 @@ def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelSe
 def compose(load: LoadModels = load_models, times: RuntimeTimes = RuntimeTimes()) -> Runtime:
     """A runtime on the parts that the settings name. Raises ConfigurationError."""
     settings = WorkerSettings()
-    if not settings.models and not settings.lazy_models:
-        raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")
+    if not settings.models and not settings.lazy_models and not settings.upstreams:
+        raise ConfigurationError(
+            "This worker has no model: set NIGHTSHIFT_MODELS or NIGHTSHIFT_UPSTREAMS.", param="MODELS"
+        )
     data = DataSettings()
     keep_files_private(data)
     places = LocationSettings()

@@ -37,9 +37,10 @@ class Environment:
     requirements: tuple[str, ...]
     probe: str
     left_out: tuple[str, ...] = field(default=())
+    home: Path = BENCH_DIRECTORY
 
     def directory(self) -> Path:
-        return BENCH_DIRECTORY / self.name
+        return self.home / self.name
 
     def python(self) -> Path:
         return self.directory() / "bin" / "python"

@@ -23,6 +23,17 @@ LazyModels = Annotated[
         show_default=False,
     ),
 ]
+Upstreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="URL_OR_FILE",
+        help="An OpenAI-compatible server whose models are served in place of models here, such as "
+        "http://gpu-1:8000/v1, or a YAML file of several. May be repeated. A key is read from "
+        "NIGHTSHIFT_UPSTREAM_API_KEY.  [default: NIGHTSHIFT_UPSTREAMS]",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

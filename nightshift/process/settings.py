@@ -91,6 +91,7 @@ def _split(value: object) -> object:
 
 
 PORT_MAX: Final = 65535
+UPSTREAM_ROWS: Final = 1024  # of one shard at upstreams: more than most of them run at once
 
 
 def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -502,6 +503,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     worker has registered."""
     lazy_models: Words = ()
     """Models that a worker loads when work waits for them."""
+    upstreams: Words = ()
+    """OpenAI-compatible servers whose models a worker serves in place of its own: URLs such as
+    `http://gpu-1:8000/v1`, and YAML files (docs/upstreams.md)."""
     model_residency_s: SecondsOrNone = 60.0
     """Least time that a lazy model stays loaded, and between two swaps. 0: they may follow each other at
     once."""
@@ -609,7 +613,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     """Time after a renewal at which a worker stops writing. `HEARTBEAT_S` < `LEASE_TRUST_S` < `LEASE_TTL_S`.
     """
 
-    _split = field_validator("models", "lazy_models", "model_config_files", "pools", mode="before")(_split)
+    _split = field_validator(
+        "models", "lazy_models", "upstreams", "model_config_files", "pools", mode="before"
+    )(_split)
 
     @field_validator("pools")
     @classmethod
@@ -622,7 +628,8 @@ class WorkerSettings(RowSettings, PriceSettings):
 
     @property
     def decoder_rows_in_flight_max(self) -> int:
-        return self.rows_in_flight_max or self.engine_max_num_seqs
+        """Rows of a shard at a decoder, by default as many as can run at once."""
+        return self.rows_in_flight_max or (UPSTREAM_ROWS if self.upstreams else self.engine_max_num_seqs)
 
     @model_validator(mode="after")
     def _check_lease_times(self) -> Self:

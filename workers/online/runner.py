@@ -190,6 +190,7 @@ class OnlineRunner:
             priority=claim.job.priority,
             listener=lambda progress: self._on_progress(request, progress),
             tenant_id=claim.job.tenant_id,
+            body=claim.body,
         )
         request.streams = inference.request.streams
         request.server = self._models.get(inference.request.model)

@@ -72,6 +72,7 @@ class Progress:
     reasoning: str = ""  # new text of the thought; it all comes before `text` and `calls`
     result: Result | None = None
     failed: str | None = None  # why another try may succeed: the engine aborted the request, say
+    is_returned: bool = False  # with `failed`: it was not tried, or through no fault of its own
     fault: StorageError | None = None  # why a file was not read that may be later; the result says it too
     times: RequestTimes | None = None  # of the last choice to end, with the result
 

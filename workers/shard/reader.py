@@ -218,6 +218,8 @@ class Reader:
             return prepared
         assert isinstance(parsed, RowRequest), "it has a request"
         prepared.object = parsed.object
+        if self._server is not None and self._server.takes_bodies:
+            prepared.body = parsed.body
         prepared.chars += held_chars(parsed.body)
         if self._digests is not None and self._server is not None:
             prepared.digest = self._digests.digest_of(parsed.body)

@@ -15,7 +15,7 @@ from nightshift.bulk.results.row_results import RowResult
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import ShardObject
+from nightshift.jobs import JsonObject, ShardObject
 from nightshift_engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.model_server import ModelServer, Tokens
@@ -43,6 +43,7 @@ class ShardRow:
     digest: bytes | None = None  # of its request
     is_shareable: bool = False  # whether a row with the same digest may have its answer
     object: ShardObject | None = None  # which is the row
+    body: JsonObject | None = None  # of its request, where its server takes bodies
     chars: int = 0  # in its texts
     state: RowState = RowState.READ
     known: RowResult | None = None  # another row's with the same digest, to be taken over

@@ -129,6 +129,12 @@ class RowQueue:
         """Raises InputUnreadable where the rows after those that were admitted cannot be read."""
         self._reader.check()
 
+    @property
+    def problem(self) -> str | None:
+        """The reason why the job's model runs nothing."""
+        server = self._models.find(self._claim.job.model, self._endpoint)
+        return None if server is None else server.problem
+
     def on_admission_blocked(self) -> None:
         self._watch.on_admission_blocked()
 
@@ -142,7 +148,8 @@ class RowQueue:
         self._watch.finished(row.number)
         if progress.fault is not None:
             raise InputUnreadable(progress.fault, IMAGE)
-        if progress.failed is not None and row.tries < ROW_TRIES_MAX:
+        row.tries -= progress.is_returned
+        if progress.failed is not None and (row.tries < ROW_TRIES_MAX or progress.is_returned):
             row.state = RowState.READ
             self._first.appendleft(row)
             return None
@@ -247,6 +254,7 @@ class RowQueue:
             tokens=row.tokens,
             tenant_id=job.tenant_id,
             row_object=row.object,
+            body=row.body,
             is_streamed=False,
         )
         server = self._models.get(row.request.model)

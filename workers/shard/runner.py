@@ -214,6 +214,7 @@ class ShardRunner:
                 self._rows.on_admission_blocked()
             self._note_load()
             self._note_silence()
+            self._waits.for_model(self._rows.problem)
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:

@@ -3,11 +3,15 @@
 What ends a lease is recorded with its end (`endings.py`).
 """
 
+from typing import Final
+
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.objectstore.sources import is_file_id
 from nightshift.objectstore.verdicts import IMAGE, input_fault, results_fault
 from nightshift.store import Store
+
+MODEL: Final = "model"  # the `param` of the fault of a model that runs nothing
 
 
 class ShardWaits:
@@ -36,6 +40,13 @@ class ShardWaits:
     def images_came(self) -> None:
         """Ends the wait for an image that a row names. It is called for every row that succeeds."""
         self._end_wait(IMAGE)
+
+    def for_model(self, problem: str | None) -> None:
+        """Tells why the model runs nothing, or ends that. It is called often."""
+        if problem is None:
+            self._end_wait(MODEL)
+        else:
+            self._tell(InputError("model_unavailable", problem, param=MODEL))
 
     def results_came(self) -> None:
         """Ends the wait for the service's own store."""

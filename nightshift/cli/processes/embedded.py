@@ -67,6 +67,8 @@ class Embedded:
     data: DataSettings
     models: tuple[Checkpoint, ...]
     lazy_models: tuple[Checkpoint, ...]
+    upstreams: tuple[str, ...] = ()
+    """Entries of the setting, in place of models."""
     redis: Redis
     host: str
     port: int
@@ -105,6 +107,7 @@ class Embedded:
             "REDIS_URL": self.redis.url,
             "MODELS": ",".join(model.reference for model in self.models),
             "LAZY_MODELS": ",".join(model.reference for model in self.lazy_models),
+            "UPSTREAMS": ",".join(self.upstreams),
             "BASE_URL": os.environ.get("NIGHTSHIFT_BASE_URL") or self.base_url,
             "READY_NEEDS_WORKER": "1",
             "FILE_ROOTS": ",".join(self.file_roots),

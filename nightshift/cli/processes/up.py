@@ -15,7 +15,7 @@ from nightshift.cli.processes.children import AfterExit, ChildExit
 from nightshift.cli.processes.gpus import Workers, gpus_for, shares
 from nightshift.cli.processes.store_watch import Probe, StoreWatch
 from nightshift.cli.processes.supervisor import Supervisor
-from nightshift.cli.session import DataDir, LazyModels, data_settings
+from nightshift.cli.session import DataDir, LazyModels, Upstreams, data_settings
 from nightshift.cli.terminal import fail, is_interactive, print_error, say
 from nightshift.errors import ConfigurationError
 
@@ -47,6 +47,7 @@ def up(
         ),
     ] = None,
     lazy_model: LazyModels = None,
+    upstream: Upstreams = None,
     data_dir: DataDir = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -66,10 +67,13 @@ def up(
     from nightshift.fleet import checkpoints
     from nightshift.process.private_files import keep_files_private
     from nightshift.process.settings import WorkerSettings, check_settings
+    from nightshift.process.upstreams import read_upstreams
 
     check_settings()
     settings = WorkerSettings()
-    gpus = gpus_for(settings.device, settings.engine_tensor_parallel_size)
+    upstreams = tuple(upstream or settings.upstreams)
+    read_upstreams(upstreams)
+    gpus = () if upstreams else gpus_for(settings.device, settings.engine_tensor_parallel_size)
     workers = workers or len(gpus) or 1
     if workers > 1 and settings.worker_metrics_port:
         raise ConfigurationError(
@@ -79,10 +83,11 @@ def up(
         )
     lazy_names = tuple(lazy_model or settings.lazy_models)
     names = tuple(model or settings.models)
-    if not names and not lazy_names:
-        names = (str(demo.demo_model_path()),)
     data = data_settings(data_dir)
-    names = with_added(names, data.data_dir)
+    if not upstreams:
+        if not names and not lazy_names:
+            names = (str(demo.demo_model_path()),)
+        names = with_added(names, data.data_dir)
     models, lazy_models = (
         tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in chosen)
         for chosen in (names, lazy_names)
@@ -100,6 +105,7 @@ def up(
             data=data,
             models=models,
             lazy_models=lazy_models,
+            upstreams=upstreams,
             redis=stack.enter_context(embedded.embedded_redis(data)),
             host=host,
             port=embedded.usable_port(host, port),
@@ -308,6 +314,8 @@ def _first_model(site: "Embedded") -> dict[str, str] | None:
     except httpx.HTTPError:
         return None
     listed = {model["id"]: model for model in answer.json()["data"]}  # others of the data directory, too
+    if site.upstreams:
+        return next(iter(listed.values()), None)
     models = (*site.models, *site.lazy_models)
     return next((listed[model.id] for model in models if model.id in listed), None)
 
@@ -328,4 +336,4 @@ def _lines(path: Path) -> list[str]:
 
 def _names(site: "Embedded") -> list[str]:
     lazy = [f"{model.id} (loaded when asked for)" for model in site.lazy_models]
-    return [*(model.id for model in site.models), *lazy]
+    return [*(model.id for model in site.models), *lazy, *(f"those of {entry}" for entry in site.upstreams)]

@@ -11,7 +11,7 @@ import typer
 from nightshift.cli.processes.children import Child, RestartBackoff
 from nightshift.cli.processes.gpus import Workers, gpus_for, shares
 from nightshift.cli.processes.supervisor import Spawn, Supervisor, run_program
-from nightshift.cli.session import LazyModels
+from nightshift.cli.session import LazyModels, Upstreams
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
@@ -32,12 +32,13 @@ def worker(
         ),
     ] = None,
     lazy_model: LazyModels = None,
+    upstream: Upstreams = None,
     workers: Workers = None,
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing; exit 0 if a worker on this host is ready, else 1.")
     ] = False,
 ) -> None:
-    """Run a worker on each GPU, or one without, and keep them running.
+    """Run a worker on each GPU, or one without, or one for upstreams, and keep them running.
 
     SIGTERM drains them: unfinished work is saved and handed back, and the command exits 0.
     """
@@ -49,12 +50,24 @@ def worker(
     from nightshift.cli.session import data_settings
     from nightshift.fleet.checkpoints import check_references
     from nightshift.process.settings import WorkerSettings, check_settings
+    from nightshift.process.upstreams import read_upstreams
 
     check_settings()
-    given = {"models": tuple(model or ()), "lazy_models": tuple(lazy_model or ())}
+    given = {
+        "models": tuple(model or ()),
+        "lazy_models": tuple(lazy_model or ()),
+        "upstreams": tuple(upstream or ()),
+    }
     settings = WorkerSettings().model_copy(update={name: models for name, models in given.items() if models})
+    if settings.upstreams:
+        read_upstreams(settings.upstreams)
+        keep_running(worker_children(settings, shares(workers or 1, ())))
+        return
     if not settings.models and not settings.lazy_models:
-        raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
+        raise ConfigurationError(
+            "a worker needs a model: use --model, --upstream, NIGHTSHIFT_MODELS or NIGHTSHIFT_UPSTREAMS",
+            param="model",
+        )
     models = with_added(settings.models, data_settings().data_dir)
     check_references(models, settings.lazy_models)
     settings = settings.model_copy(update={"models": models})

@@ -132,6 +132,7 @@ def _child(settings: WorkerSettings, name: str, share: WorkerShare, port: int, a
             WORKER_ID: worker_id,
             "NIGHTSHIFT_MODELS": ",".join(settings.models),
             "NIGHTSHIFT_LAZY_MODELS": ",".join(settings.lazy_models),
+            "NIGHTSHIFT_UPSTREAMS": ",".join(settings.upstreams),
             "CELERY_CUSTOM_WORKER_POOL": pool,
             "NIGHTSHIFT_WORKER_METRICS_PORT": str(port),
             "TQDM_DISABLE": "1",  # progress bars fill the log

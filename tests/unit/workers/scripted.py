@@ -25,7 +25,8 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.helpers.fakes import a_new_job, a_spec
 from workers.serving.inference import Progress, unread
-from workers.serving.model_server import Busy, Inference, ModelServer
+from workers.serving.model_server import Busy, Inference
+from workers.serving.stepping_server import SteppingServer
 
 TENANT = "default"
 LEASE_TTL_S = 30.0
@@ -62,7 +63,7 @@ class RecordingStreams:
         )
 
 
-class ScriptedServer(ModelServer):
+class ScriptedServer(SteppingServer):
     """A model without an engine: a request waits in `running` until the test answers it, or at once with
     `echo`.
     """

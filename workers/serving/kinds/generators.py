@@ -33,9 +33,10 @@ from workers.serving.engine_process.launching import cores_here, has_engine_proc
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
-from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.model_server import OnFatal
 from workers.serving.servers.seq2seq_server import Seq2seqServer
 from workers.serving.servers.text_server import TextServer
+from workers.serving.stepping_server import SteppingServer
 
 GRAMMARS_COMPILED_MAX: Final = 2
 """Grammars compiled at a time in a worker, for one tenant; another one is left a thread."""
@@ -68,7 +69,7 @@ class GeneratorKind(ServedKind):
     def load_weights(self) -> Callable[[EngineConfig], LoadedModel]: ...
 
     @abstractmethod
-    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer: ...
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> SteppingServer: ...
 
     def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
         return generator_footprint(self.config(source, settings), source.directory)
@@ -103,7 +104,7 @@ class Decoders(GeneratorKind):
         sizes = _sizes(engine.tokenizer)
         model = self.model(source, context_length=engine.context_length, output_sizes=sizes)
 
-        def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> SteppingServer:
             try:
                 engine.open(memory, on_fatal)
                 defaults = sampling_defaults(config.model)
@@ -114,7 +115,7 @@ class Decoders(GeneratorKind):
 
         return Loaded(source.path_or_id, serve, resolve_device(settings.device))
 
-    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> SteppingServer:
         engine = weights.engine(memory)
         defaults = sampling_defaults(weights.loaded.config.model)
         return TextServer(weights.model, engine, on_fatal, defaults, weights.cache_groups)
@@ -127,7 +128,7 @@ class Seq2seqModels(GeneratorKind):
     def config(self, source: Source, settings: WorkerSettings) -> EngineConfig:
         return seq2seq_config(engine_config(str(source.directory), settings))
 
-    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> SteppingServer:
         engine = weights.engine(memory)
         defaults = sampling_defaults(weights.loaded.config.model)
         rules = weights.loaded.forward_pass.rules

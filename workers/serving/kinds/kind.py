@@ -18,7 +18,8 @@ from nightshift.process.settings import WorkerSettings
 from nightshift_engine.encoders import EncoderConfig
 from nightshift_engine.models import DeviceMemory, Footprint, Kind
 from workers.serving.model_config import ModelConfig
-from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.model_server import OnFatal
+from workers.serving.stepping_server import SteppingServer
 
 CONFIGURATION: Final = (".json", ".txt", ".model", ".jinja")
 
@@ -68,7 +69,7 @@ class Loaded:
     """A model with its weights. `serve` makes its server, ready to start."""
 
     path_or_id: str
-    serve: Callable[[DeviceMemory | None, OnFatal], ModelServer]
+    serve: Callable[[DeviceMemory | None, OnFatal], SteppingServer]
     memory_device: torch.device | None = None
     """The device on which it keeps memory between its steps; `serve` is given its part. None: it keeps
     none.

@@ -20,10 +20,11 @@ from nightshift_engine.models import (
 )
 from workers.serving.kinds.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
-from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.model_server import OnFatal
 from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.serving.servers.image_server import ImageEmbeddingServer, ImageScoreServer
 from workers.serving.servers.score_server import ScoreServer
+from workers.serving.stepping_server import SteppingServer
 
 
 class OnePassKind(ServedKind):
@@ -33,10 +34,10 @@ class OnePassKind(ServedKind):
         return encoder_footprint(source.directory, settings.dtype, settings.device)
 
 
-def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], ModelServer]) -> Loaded:
+def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], SteppingServer]) -> Loaded:
     """A model that keeps no memory between its steps, batched as its configuration says."""
 
-    def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+    def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> SteppingServer:
         with source.batching() as config:
             return server(on_fatal, config)
 

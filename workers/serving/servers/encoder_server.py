@@ -36,7 +36,6 @@ from workers.serving.inference import Progress, breakdown, check_length
 from workers.serving.model_server import (
     Busy,
     Inference,
-    ModelServer,
     OnFatal,
     Tokens,
     engine_class,
@@ -45,6 +44,7 @@ from workers.serving.model_server import (
 )
 from workers.serving.servers.model_tokens import Tokenizer, show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize, tokens_kept
+from workers.serving.stepping_server import SteppingServer
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine.models import EncoderModel
@@ -56,7 +56,7 @@ def _has_many(parts: Sequence[Part] | InvalidRequest | None) -> TypeGuard[Sequen
     return isinstance(parts, Sequence) and len(parts) > TEXTS_AT_ONCE
 
 
-class EncoderServer(ModelServer):
+class EncoderServer(SteppingServer):
     """Runs requests on an encoder engine: each input once, batched with others like it in length."""
 
     makes: ClassVar[str] = "vectors"

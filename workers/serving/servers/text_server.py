@@ -36,11 +36,12 @@ from workers.serving.inference import (
     choice_seed,
     sampling_params,
 )
-from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.model_server import Inference, OnFatal, Tokens, engine_class, invalid
 from workers.serving.servers.conversations import conversation_text, thought_budget
 from workers.serving.servers.model_tokens import show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
+from workers.serving.stepping_server import SteppingServer
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine import Engine
@@ -81,7 +82,7 @@ class _Refused(Exception):
         self.error = error
 
 
-class TextServer(ModelServer):
+class TextServer(SteppingServer):
     """Runs text requests on the engine, one sequence per choice."""
 
     def __init__(

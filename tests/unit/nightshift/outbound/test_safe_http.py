@@ -1,21 +1,16 @@
 """User-supplied URLs cannot reach our own network. Real sockets, on the loopback only."""
 
-import datetime
 import ipaddress
 import itertools
-import ssl
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from nightshift.outbound.addresses import METADATA_NAMES, METADATA_NETWORKS, is_allowed, is_public
 from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig, NoAnswer, check_url
+from tests.helpers.certificates import certified
 from tests.helpers.receiver import goes_on_for_ever, receiver, says, says_nothing_until
 
 LOOPBACK = "127.0.0.0/8"
@@ -329,22 +324,3 @@ def test_tls_speaks_of_the_name_and_believes_only_its_certificate(
 
     assert good.status == 200
     assert asked_for == ["hooks.example.test", "other.example.test"]
-
-
-def certified(directory: Path, name: str) -> ssl.SSLContext:
-    """A server's side of TLS, with a certificate of its own making for this name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now - day, now + day)
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    certificate = builder.sign(key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    (directory / "certificate.pem").write_bytes(certificate.public_bytes(pem))
-    (directory / "key.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "certificate.pem", directory / "key.pem")
-    return context

@@ -7,12 +7,13 @@ import pytest
 
 from nightshift.fleet.models import Model, ModelKind
 from workers.serving.busy import WINDOW_S, RecentShare
-from workers.serving.model_server import Inference, ModelServer
+from workers.serving.model_server import Inference
+from workers.serving.stepping_server import SteppingServer
 
 WAIT_MAX_S = 60
 
 
-class SteppingServer(ModelServer):
+class OneRequestServer(SteppingServer):
     """One request is in its engine; each step lasts until the test lets it end. The step after a cancel takes
     the request out.
     """
@@ -42,8 +43,8 @@ class SteppingServer(ModelServer):
 
 
 @pytest.fixture
-def server() -> Iterator[SteppingServer]:
-    server = SteppingServer()
+def server() -> Iterator[OneRequestServer]:
+    server = OneRequestServer()
     yield server
     server.is_cancelled = True
     for _ in range(3):
@@ -51,7 +52,7 @@ def server() -> Iterator[SteppingServer]:
     server.stop()
 
 
-def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: SteppingServer) -> None:
+def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: OneRequestServer) -> None:
     server.start()
     assert server.step_began.acquire(timeout=WAIT_MAX_S)
     was_there: list[bool] = []
@@ -73,7 +74,7 @@ def test_a_cancelled_request_is_gone_once_a_step_has_taken_it_out(server: Steppi
     assert was_there == [False]
 
 
-def test_an_idle_engine_calls_back(server: SteppingServer) -> None:
+def test_an_idle_engine_calls_back(server: OneRequestServer) -> None:
     server.has_one = False
     server.start()
     taken_out = threading.Event()
@@ -83,7 +84,7 @@ def test_an_idle_engine_calls_back(server: SteppingServer) -> None:
     assert taken_out.wait(WAIT_MAX_S)
 
 
-def test_an_engine_that_does_not_run_calls_back_at_once(server: SteppingServer) -> None:
+def test_an_engine_that_does_not_run_calls_back_at_once(server: OneRequestServer) -> None:
     taken_out = threading.Event()
 
     server.after_cancelled(taken_out.set)
@@ -91,7 +92,7 @@ def test_an_engine_that_does_not_run_calls_back_at_once(server: SteppingServer) 
     assert taken_out.is_set()
 
 
-def test_an_engine_that_is_stopped_calls_back_for_what_it_still_holds(server: SteppingServer) -> None:
+def test_an_engine_that_is_stopped_calls_back_for_what_it_still_holds(server: OneRequestServer) -> None:
     """Goal: a model that is unloaded right after a cancel leaves nothing that is waited for for ever."""
     server.start()
     assert server.step_began.acquire(timeout=WAIT_MAX_S)
@@ -107,7 +108,7 @@ def test_an_engine_that_is_stopped_calls_back_for_what_it_still_holds(server: St
     assert taken_out.is_set()
 
 
-def wait_until_stopping(server: SteppingServer) -> None:
+def wait_until_stopping(server: OneRequestServer) -> None:
     """`stop` has told the engine's thread, which is in a step."""
     with server._changed:
         assert server._changed.wait_for(lambda: server._is_stopping, WAIT_MAX_S)

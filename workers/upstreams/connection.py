@@ -1,0 +1,182 @@
+"""HTTP to one upstream: whole answers and streams, within limits of time and size. On the loop's thread.
+
+Redirects are not followed: a key would go with them. Answers are asked for uncompressed, so that a small one
+cannot become a large one.
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import aiohttp
+
+from nightshift.endpoints.answers import ANSWER_TOO_LARGE
+from nightshift.errors import ConfigurationError
+from nightshift.jobs import JsonObject
+from nightshift.process.upstreams import SETTING, Upstream
+from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
+
+CONNECT_S: Final = 10.0
+SILENCE_S: Final = 300.0  # between two pieces of a stream
+READ_BYTES: Final = 256 * 1024
+FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
+DATA: Final = b"data:"
+DONE: Final = b"[DONE]"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A success."""
+
+    data: bytes
+    headers: Mapping[str, str]
+
+
+class Connection:
+    """One upstream's connections, kept alive between requests."""
+
+    def __init__(self, upstream: Upstream, key: str | None, answer_bytes_max: int) -> None:
+        """Raises ConfigurationError for certificates that cannot be read."""
+        self._root = upstream.url.rsplit("/", 1)[0]  # routes of ours have its last part, mostly `/v1`
+        self._base = upstream.url
+        self._bytes_max = answer_bytes_max
+        self._timeout_s = upstream.timeout_s
+        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._tls = _tls(upstream)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, route: str, body: JsonObject) -> Answer:
+        """Raises an UpstreamFault, RowFailed or RowRefused."""
+        async with self._answered("POST", self._url(route), body) as response:
+            return Answer(await self._read(response, self._bytes_max), response.headers)
+
+    async def get(self, path: str, *, at_root: bool = False, timeout_s: float | None = None) -> JsonObject:
+        """A JSON object. `at_root`: the path is beside `/v1`. Raises as `post`."""
+        url = (self._root if at_root else self._base) + path
+        async with self._answered("GET", url, None, timeout_s) as response:
+            data = await self._read(response, self._bytes_max)
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise Unavailable("answers what is no JSON") from error
+        return body if isinstance(body, dict) else {"data": body}
+
+    async def stream(self, route: str, body: JsonObject) -> AsyncIterator[JsonObject]:
+        """The chunks of a stream of server-sent events, to `[DONE]` or its end. Raises as `post`."""
+        async with self._answered("POST", self._url(route), body) as response:
+            pieces: list[bytes] = []  # of a line that has not ended: joined once, however long it is
+            total = 0
+            async for piece in response.content.iter_any():
+                total += len(piece)
+                if total > self._bytes_max:
+                    raise _too_large(self._bytes_max)
+                pieces.append(piece)
+                if b"\n" not in piece:
+                    continue
+                *lines, rest = b"".join(pieces).split(b"\n")
+                pieces = [rest]
+                for line in lines:
+                    if not line.startswith(DATA):
+                        continue
+                    data = line[len(DATA) :].strip()
+                    if data == DONE:
+                        return
+                    yield _chunk(data)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _url(self, route: str) -> str:
+        """`/v1/chat/completions` is `/chat/completions` below the upstream's base."""
+        return self._base + route.removeprefix("/v1")
+
+    @asynccontextmanager
+    async def _answered(
+        self, method: str, url: str, body: JsonObject | None, timeout_s: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        total_s = timeout_s or self._timeout_s
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        try:
+            response = await self._send(method, url, data, timeout)
+            async with response:
+                if response.status != 200:
+                    said = await self._read(response, FAILURE_BYTES_MAX, cut=True)
+                    raise failure(response.status, response.headers, said, datetime.now(UTC))
+                yield response
+        except TimeoutError as error:
+            raise TimedOut(f"has not answered in {total_s:g} s") from error
+        except aiohttp.ClientSSLError as error:
+            raise Unavailable("has a certificate that does not hold") from error
+        except aiohttp.ClientConnectorError as error:
+            raise Unavailable("cannot be reached") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise BrokenOff("broke the connection off") from error
+
+    async def _send(
+        self, method: str, url: str, data: bytes | None, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Sends once more where a kept connection had been closed before the request reached it."""
+        session = self._opened()
+        try:
+            return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
+        except aiohttp.ServerDisconnectedError:
+            return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers=self._headers,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=READ_BYTES,
+            )
+        return self._session
+
+    async def _read(self, response: aiohttp.ClientResponse, bytes_max: int, *, cut: bool = False) -> bytes:
+        """The body; where it is longer, its beginning with `cut`. Raises RowRefused without."""
+        data = bytearray()  # appended to in place
+        while len(data) <= bytes_max and (more := await response.content.read(bytes_max + 1 - len(data))):
+            data += more
+        if len(data) > bytes_max and not cut:
+            raise _too_large(bytes_max)
+        return bytes(data)
+
+
+def _too_large(bytes_max: int) -> RowRefused:
+    return RowRefused(400, f"The upstream's answer has more than {bytes_max} bytes.", code=ANSWER_TOO_LARGE)
+
+
+def _chunk(data: bytes) -> JsonObject:
+    try:
+        chunk: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BrokenOff("streams what is no JSON") from error
+    if not isinstance(chunk, dict):
+        raise BrokenOff("streams what is no JSON object")
+    if "error" in chunk and not chunk.get("choices"):
+        status = chunk["error"].get("code") if isinstance(chunk["error"], dict) else None
+        known = status if isinstance(status, int) and 400 <= status < 600 else 500
+        raise failure(known, {}, data, datetime.now(UTC))
+    return chunk
+
+
+def _tls(upstream: Upstream) -> ssl.SSLContext | bool:
+    if upstream.ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=upstream.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"The upstream {upstream.name!r}: ca_file {upstream.ca_file} cannot be read: {error}.",
+            param=SETTING,
+        ) from error

@@ -1,0 +1,60 @@
+"""A circuit breaker: an upstream that fails again and again is left alone, and tried with one request."""
+
+import math
+import random
+from typing import Final
+
+FAULTS_IN_A_ROW: Final = 5
+RETRY_S_MIN: Final = 1.0
+RETRY_S_MAX: Final = 30.0
+
+
+class Breaker:
+    """Closed: requests pass. Open: none do until a time; then one does, and its fate decides.
+
+    The time between trials doubles from 1 to 30 s. Up to a quarter of it is taken off, drawn from the name,
+    which is the worker's and the upstream's, so that workers do not all try at once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.opened_s: float | None = None  # since when it is open; None: closed
+        self._name = name
+        self._faults = self._trials = 0
+        self._is_on_trial = False
+        self._until_s = -math.inf
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until a request may be sent; infinite once the upstream refused its key."""
+        return max(0.0, self._until_s - now_s)
+
+    def on_sent(self, now_s: float) -> None:
+        """A request. While open it is a trial, and another follows a back-off later, should this get lost."""
+        if self.opened_s is not None:
+            self._is_on_trial = True
+            self._wait(now_s)
+
+    def on_success(self) -> None:
+        """An answer, or its first token. A refused key stays refused."""
+        if self._until_s < math.inf:
+            self.opened_s, self._until_s = None, -math.inf
+            self._faults, self._trials, self._is_on_trial = 0, 0, False
+
+    def on_fault(self, now_s: float) -> None:
+        """A fault of the upstream, not of a row and not of its load."""
+        self._faults += 1
+        if self.opened_s is None and self._faults >= FAULTS_IN_A_ROW:
+            self.opened_s = now_s
+            self._wait(now_s)
+        elif self._is_on_trial:  # other faults are of requests sent before it opened
+            self._is_on_trial = False
+            self._trials = min(self._trials + 1, 5)
+            self._wait(now_s)
+
+    def on_key_refused(self, now_s: float) -> None:
+        """Opens for good."""
+        self.opened_s, self._until_s = now_s, math.inf
+
+    def _wait(self, now_s: float) -> None:
+        back_off_s = min(RETRY_S_MIN * 2.0**self._trials, RETRY_S_MAX)
+        jitter = random.Random(f"{self._name}/{self._trials}").uniform(0.75, 1.0)
+        self._until_s = max(self._until_s, now_s + max(RETRY_S_MIN, back_off_s * jitter))

@@ -1,0 +1,186 @@
+"""Asks an upstream what it is, which models it has, and what each of them answers.
+
+Facts are where each engine puts them: vLLM and SGLang `max_model_len` in `/v1/models`, llama.cpp `meta`
+there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is at `/version`, `/info` or
+`/get_server_info`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nightshift.errors import ConfigurationError
+from nightshift.fleet.models import ModelKind
+from nightshift.jobs import JsonObject
+from nightshift.process.upstreams import SETTING, Upstream
+from workers.upstreams.connection import Connection
+from workers.upstreams.faults import ModelGone, RowFailed, RowRefused, Unavailable
+
+PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
+OURSELVES: Final = "nightshift"
+RANKING_ENGINES: Final = ("vllm", "sglang")  # that take `priority`
+CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
+
+_HI: Final = "Hi"
+QUESTIONS: Final[Mapping[str, JsonObject]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": _HI}], "max_tokens": 1},
+    "/v1/completions": {"prompt": _HI, "max_tokens": 1},
+    "/v1/embeddings": {"input": _HI},
+    "/v1/rerank": {"query": _HI, "documents": [_HI]},
+    "/v1/score": {"text_1": _HI, "text_2": _HI},
+}
+"""The least request of each route that an upstream may have."""
+TEXT_ROUTES: Final = ("/v1/chat/completions", "/v1/completions")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The program that runs at an upstream, as it says itself."""
+
+    name: str
+    version: str | None
+
+    @property
+    def takes_priority(self) -> bool:
+        return self.name in RANKING_ENGINES
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model of an upstream, and what it answers."""
+
+    id: str  # here
+    id_there: str
+    kind: ModelKind
+    routes: frozenset[str]
+    context_length: int
+    root: str | None  # the checkpoint, as the upstream names it
+    engine: Engine
+
+
+async def probe(upstream: Upstream, connection: Connection) -> Sequence[ServedModel]:
+    """The models to serve. Raises ConfigurationError, or an UpstreamFault where asking again may help."""
+    listing = await connection.get("/models", timeout_s=PROBE_S)
+    entries = [entry for entry in _list(listing) if isinstance(entry.get("id"), str)]
+    if any(entry.get("owned_by") == OURSELVES for entry in entries):
+        raise _wrong(upstream, "it is a Nightshift itself: work would go in a circle")
+    if not entries:
+        raise Unavailable("has no models")
+    if upstream.models is not None and (
+        lacking := sorted(upstream.models.keys() - {entry["id"] for entry in entries})
+    ):
+        raise _wrong(upstream, f"it has no model {lacking[0]!r}; it has {_names(entries)}")
+    engine = await _engine(connection, entries)
+    models = [await _model(upstream, connection, engine, entry) for entry in entries]
+    return [model for model in models if model is not None]
+
+
+async def _model(
+    upstream: Upstream, connection: Connection, engine: Engine, entry: JsonObject
+) -> ServedModel | None:
+    """The model, or None: it is not to be served, or answers none of our routes."""
+    id_there = entry["id"]
+    said = upstream.model_at(id_there)
+    if said is None:
+        return None
+    routes = frozenset([route for route in QUESTIONS if await _answers(connection, route, id_there)])
+    if not routes:
+        if upstream.models is None:
+            return None
+        raise _wrong(upstream, f"its model {id_there!r} answers none of {', '.join(QUESTIONS)}")
+    context_length = (
+        said.context_length or _context(entry) or await _context_elsewhere(connection) or _trained(entry)
+    )
+    if context_length is None:
+        raise _wrong(
+            upstream,
+            f"it does not say the context length of {id_there!r}: set context_length below "
+            f"models.{id_there} in a YAML file that NIGHTSHIFT_{SETTING} names",
+        )
+    root = entry.get("root")
+    return ServedModel(
+        said.id or id_there,
+        id_there,
+        _kind(routes),
+        routes,
+        context_length,
+        root if isinstance(root, str) else None,
+        engine,
+    )
+
+
+def _kind(routes: frozenset[str]) -> ModelKind:
+    if routes & {*TEXT_ROUTES}:
+        return ModelKind.DECODER
+    return ModelKind.ENCODER if "/v1/embeddings" in routes else ModelKind.CLASSIFIER
+
+
+async def _answers(connection: Connection, route: str, model: str) -> bool:
+    """Whether the route answers this model. Faults of the upstream's are raised."""
+    try:
+        await connection.post(route, QUESTIONS[route] | {"model": model})
+    except (RowRefused, RowFailed, ModelGone):
+        return False
+    except Unavailable as error:
+        if error.reason in ("answers 405", "answers 501"):
+            return False
+        raise
+    return True
+
+
+async def _engine(connection: Connection, entries: Sequence[JsonObject]) -> Engine:
+    owners = [entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)]
+    version = None
+    for path in ("/version", "/info", "/get_server_info"):
+        try:
+            told = (await connection.get(path, at_root=True, timeout_s=PROBE_S)).get("version")
+        except (RowRefused, RowFailed, ModelGone, Unavailable):
+            continue
+        if isinstance(told, str):
+            version = told[:64]
+            break
+    return Engine((owners[0] if owners else "unknown")[:64], version)
+
+
+async def _context_elsewhere(connection: Connection) -> int | None:
+    """The context length as llama.cpp and TGI tell it."""
+    for path in ("/props", "/info"):
+        try:
+            told = await connection.get(path, at_root=True, timeout_s=PROBE_S)
+        except (RowRefused, RowFailed, ModelGone, Unavailable):
+            continue
+        settings = told.get("default_generation_settings")
+        length = _whole(told.get("max_total_tokens")) or _whole(
+            settings.get("n_ctx") if isinstance(settings, dict) else told.get("n_ctx")
+        )
+        if length is not None:
+            return length
+    return None
+
+
+def _context(entry: JsonObject) -> int | None:
+    return next((length for name in CONTEXT_FIELDS if (length := _whole(entry.get(name)))), None)
+
+
+def _trained(entry: JsonObject) -> int | None:
+    """The length that llama.cpp's model was trained for, where the one that is served is not told."""
+    meta = entry.get("meta")
+    return _whole(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _list(listing: JsonObject) -> list[JsonObject]:
+    data = listing.get("data")
+    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+
+
+def _names(entries: Sequence[JsonObject]) -> str:
+    names = [entry["id"] for entry in entries]
+    return ", ".join(map(repr, names[:5])) + (" and others" if len(names) > 5 else "")
+
+
+def _wrong(upstream: Upstream, says: str) -> ConfigurationError:
+    return ConfigurationError(f"The upstream {upstream.name!r} cannot be used: {says}.", param=SETTING)

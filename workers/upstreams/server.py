@@ -1,0 +1,372 @@
+"""A model that upstreams run: its requests wait here for a place, are sent, and are answered.
+
+Requests come from any thread; everything else is done on the loop's thread, where listeners are called too.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from nightshift.endpoints.answers import error_body
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.generation import GenerationRequest
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.priorities import PriorityClass
+from workers.serving.busy import RecentShare
+from workers.serving.inference import Progress
+from workers.serving.model_server import Busy, Inference, ModelServer
+from workers.upstreams.answers import StreamedAnswer, read_answer
+from workers.upstreams.bodies import tokens_expected, upstream_body
+from workers.upstreams.control.places import UpstreamTurns
+from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
+from workers.upstreams.loop import LoopThread
+from workers.upstreams.probe import ServedModel
+from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
+from workers.upstreams.waiting import Pending, Waiting
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 4096  # bulk requests of a model; more are refused until some are gone
+BREAKS_MAX: Final = 3  # of one request; then the fault may be its own, and counts as a try of its row
+PASS_S: Final = 1.0  # between two looks at requests that wait
+ONLINE_WAIT_S: Final = 60.0  # for an upstream that can be used, then the client is told
+
+
+@dataclass(eq=False)
+class Place:
+    """A model at one upstream."""
+
+    upstream: RunningUpstream
+    model: ServedModel
+    is_gone: bool = False  # the upstream no longer lists it
+
+
+class UpstreamServer(ModelServer):
+    """One model over the upstreams that have it."""
+
+    takes_bodies = True
+
+    def __init__(self, model: Model, places: Sequence[Place], dispatcher: "Dispatcher") -> None:
+        super().__init__(model)
+        self.places = places
+        self.waiting = Waiting()
+        self._dispatcher = dispatcher
+        self._turns = UpstreamTurns()
+        self._routes = frozenset().union(*(place.model.routes for place in places))
+        self._incoming: deque[Inference] = deque()  # from any thread
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by inference id
+        self._cancelled: set[asyncio.Task[None]] = set()  # which have not ended
+        self._after_cancelled: list[Callable[[], None]] = []
+        self._busy = RecentShare(time.monotonic())
+        self._busy_seconds = 0.0
+        self._busy_since_s: float | None = None
+
+    # -- any thread
+
+    def start(self) -> None:
+        self._dispatcher.add(self)
+
+    def stop(self) -> None:
+        self._dispatcher.remove(self)
+
+    def submit(self, inference: Inference) -> None:
+        if inference.endpoint.route not in self._routes:
+            raise InvalidRequest(
+                f"The upstreams of '{self.model.id}' do not answer {inference.endpoint.route}.",
+                param="model",
+                code="model_not_supported",
+            )
+        if inference.group is not None and self.num_waiting >= self._waiting_max:
+            raise Busy
+        self._incoming.append(inference)
+        self._dispatcher.wake()
+
+    def is_repeatable(self, request: ModelRequest) -> bool:
+        """Requests without sampling are, and those with a seed."""
+        if not isinstance(request, GenerationRequest):
+            return True
+        return request.seed is not None or request.temperature == 0
+
+    def cancel(self, inference_id: str) -> None:
+        self._dispatcher.call(partial(self._cancel, inference_id))
+
+    def after_cancelled(self, callback: Callable[[], None]) -> None:
+        self._dispatcher.call(partial(self._call_after_cancelled, callback))
+
+    @property
+    def problem(self) -> str | None:
+        if any(not place.is_gone and not place.upstream.is_open for place in self.places):
+            return None
+        troubles = [place.upstream.trouble for place in self.places if place.upstream.trouble is not None]
+        said = min(troubles, key=lambda trouble: trouble.since, default=None)
+        return f"The model's upstream {said or 'no longer has it'}." if said else None
+
+    @property
+    def busy_seconds(self) -> float:
+        since_s = self._busy_since_s
+        return self._busy_seconds + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
+
+    @property
+    def busy_fraction(self) -> float:
+        share = self._busy.at(time.monotonic(), self.busy_seconds)
+        return 0.0 if share is None else min(1.0, max(0.0, share))
+
+    @property
+    def made_by(self) -> JsonObject:
+        served = self.places[0].model
+        return {
+            "engine": served.engine.name,
+            "version": served.engine.version,
+            "model": served.root or served.id_there,
+        }
+
+    @property
+    def num_waiting(self) -> int:
+        return self.waiting.count + len(self._incoming)
+
+    @property
+    def _waiting_max(self) -> int:
+        """Bulk requests that may wait here: one where an upstream is to be tried, none where none is."""
+        if self.problem is None:
+            return WAITING_MAX
+        return int(self._may_be_tried)
+
+    @property
+    def _may_be_tried(self) -> bool:
+        now_s = time.monotonic()
+        return any(not place.is_gone and place.upstream.may_be_tried(now_s) for place in self.places)
+
+    # -- the loop's thread
+
+    def take_incoming(self) -> None:
+        now_s = time.monotonic()
+        while self._incoming:
+            inference = self._incoming.popleft()
+            self.waiting.put(Pending(inference, now_s, tokens_expected(inference)))
+
+    def send_waiting(self, priority: PriorityClass) -> None:
+        """Sends what waits of a class, as long as an upstream has a place for it."""
+        while (pending := self.waiting.next_of(priority)) is not None:
+            place = self._place_for(pending)
+            if place is None:
+                return
+            self.waiting.take(priority)
+            sent = Sent(time.monotonic(), pending.tokens_expected, pending.is_bulk)
+            place.upstream.sent(sent)
+            task = asyncio.get_running_loop().create_task(self._run(pending, place, sent))
+            self._note_busy(is_busy=True)
+            self._tasks[pending.inference.id] = task
+
+    def give_up_waiting(self) -> None:
+        """Returns bulk rows to their shards while no upstream can be used, and tells clients who have waited
+        for long.
+        """
+        problem, now_s = self.problem, time.monotonic()
+        if problem is None or self._may_be_tried:
+            return
+        for pending in self.waiting.remove(
+            lambda pending: pending.is_bulk or now_s - pending.since_s >= ONLINE_WAIT_S
+        ):
+            self._tell_away(pending, problem)
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next of the waiting requests may be sent, if no other ends before."""
+        if not self.waiting.count:
+            return math.inf
+        return min(
+            place.upstream.places.wait_s(now_s, is_interactive=is_interactive)
+            for place in self.places
+            for is_interactive in (True, False)
+        )
+
+    def cancel_all(self) -> None:
+        self.take_incoming()
+        self.waiting.remove(lambda pending: True)
+        for inference_id in [*self._tasks]:
+            self._cancel(inference_id)
+
+    def _place_for(self, pending: Pending) -> Place | None:
+        """The place where a request goes; None: it waits."""
+        open_to = {
+            place.upstream.name: place
+            for place in self.places
+            if not place.is_gone and pending.inference.endpoint.route in place.model.routes
+        }
+        choices = [place.upstream.places for place in open_to.values()]
+        chosen = self._turns.choose(choices, time.monotonic(), is_interactive=not pending.is_bulk)
+        return None if chosen is None else open_to[chosen.name]
+
+    async def _run(self, pending: Pending, place: Place, sent: Sent) -> None:
+        """Sends a request, and tells its end or puts it back."""
+        outcome: Outcome = asyncio.CancelledError()
+        progress: Progress | None = None
+        try:
+            result = await self._answer(pending, place, sent)
+            outcome, progress = result.usage, Progress(result=result)
+        except RowRefused as refused:
+            outcome, progress = refused, Progress(result=_refused(refused))
+        except RowFailed as error:
+            outcome, progress = error, Progress(failed=str(error))
+        except UpstreamFault as fault:
+            outcome, progress = fault, self._after_fault(pending, place, fault)
+        finally:
+            place.upstream.ended(sent, outcome)
+            self._ended(pending.inference.id)
+        if progress is not None:
+            pending.inference.listener(progress)
+
+    async def _answer(self, pending: Pending, place: Place, sent: Sent) -> Result:
+        inference, served = pending.inference, place.model
+        streams = not pending.is_bulk and inference.request.streams
+        body = upstream_body(inference, served.id_there, streams=streams, ranks=served.engine.takes_priority)
+        connection, route = place.upstream.connection, inference.endpoint.route
+        if not streams:
+            answer = await connection.post(route, body)
+            place.upstream.places.budget.on_headers(time.monotonic(), answer.headers)
+            return read_answer(inference, answer.data)
+        streamed = StreamedAnswer(inference)
+        async for chunk in connection.stream(route, body):
+            for progress in streamed.take(chunk):
+                if not pending.is_shown:
+                    place.upstream.first_token(sent, time.monotonic())
+                pending.is_shown = True
+                inference.listener(progress)
+        if not streamed.is_whole:
+            raise BrokenOff("ended a stream before its end")
+        return streamed.result()
+
+    def _after_fault(self, pending: Pending, place: Place, fault: UpstreamFault) -> Progress | None:
+        """The end of a request whose upstream failed; None: it waits for a place again."""
+        log.warning(
+            "upstream failed",
+            extra={"action": "upstream_failed", "upstream": place.upstream.name, "reason": fault.reason},
+        )
+        if isinstance(fault, ModelGone):
+            place.is_gone = True
+        pending.breaks += isinstance(fault, BrokenOff)
+        if pending.is_shown or pending.breaks >= BREAKS_MAX:
+            return Progress(failed=f"The upstream {fault.reason}.")
+        self.waiting.put(pending, first=True)
+        return None
+
+    def _tell_away(self, pending: Pending, problem: str) -> None:
+        if pending.is_bulk:
+            pending.inference.listener(Progress(failed=problem, is_returned=True))
+        else:
+            body = error_body(problem, "server_error", code="model_unavailable")
+            pending.inference.listener(Progress(result=Result(503, Usage(), body=body)))
+
+    def _ended(self, inference_id: str) -> None:
+        task = asyncio.current_task()
+        if self._tasks.get(inference_id) is task:
+            del self._tasks[inference_id]
+        if not self._tasks:
+            self._note_busy(is_busy=False)
+        if task is not None and task in self._cancelled:
+            self._cancelled.discard(task)
+            self._call_callbacks()
+        self._dispatcher.wake()
+
+    def _cancel(self, inference_id: str) -> None:
+        self.take_incoming()
+        task = self._tasks.pop(inference_id, None)
+        if task is None:
+            self.waiting.remove(lambda pending: pending.inference.id == inference_id)
+            return
+        self._cancelled.add(task)
+        task.cancel()
+
+    def _call_after_cancelled(self, callback: Callable[[], None]) -> None:
+        self._after_cancelled.append(callback)
+        self._call_callbacks()
+
+    def _call_callbacks(self) -> None:
+        if not self._cancelled:
+            callbacks, self._after_cancelled = self._after_cancelled, []
+            for callback in callbacks:
+                callback()
+
+    def _note_busy(self, *, is_busy: bool) -> None:
+        now_s = time.monotonic()
+        if is_busy and self._busy_since_s is None:
+            self._busy_since_s = now_s
+        elif not is_busy and self._busy_since_s is not None:
+            self._busy_seconds += now_s - self._busy_since_s
+            self._busy_since_s = None
+        self._busy.note(now_s, self.busy_seconds)
+
+
+def _refused(refused: RowRefused) -> Result:
+    body = error_body(refused.message, "invalid_request_error", param=refused.param, code=refused.code)
+    return Result(refused.status, Usage(), body=body)
+
+
+class Dispatcher:
+    """Gives the waiting requests of all models their places: the most urgent class first."""
+
+    def __init__(self, loop: LoopThread, upstreams: Sequence[RunningUpstream]) -> None:
+        self._loop = loop
+        self._upstreams = upstreams
+        self._servers: list[UpstreamServer] = []
+        self._is_awake = False  # a pass is due
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- any thread
+
+    def add(self, server: UpstreamServer) -> None:
+        self._loop.call(partial(self._servers.append, server))
+
+    def remove(self, server: UpstreamServer) -> None:
+        """Cancels what the server has; the last one ends the thread."""
+        self._loop.wait_for(self._remove(server))
+        if not self._servers:
+            self._loop.stop()
+
+    def call(self, callback: Callable[[], None]) -> None:
+        self._loop.call(callback)
+
+    def wake(self) -> None:
+        """Makes a pass, soon. Many calls may lead to one."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call(self._pass)
+
+    # -- the loop's thread
+
+    async def _remove(self, server: UpstreamServer) -> None:
+        server.cancel_all()
+        self._servers.remove(server)
+        if not self._servers:
+            for upstream in self._upstreams:
+                await upstream.connection.close()
+
+    def _pass(self) -> None:
+        self._is_awake = False
+        for server in self._servers:
+            server.take_incoming()
+            server.give_up_waiting()
+        for priority in PriorityClass:
+            for server in self._servers:
+                server.send_waiting(priority)
+        if self._servers:
+            self._servers.append(self._servers.pop(0))  # each model is first in its turn
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Makes the next pass when an upstream's pause or budget ends, or a client has waited for long."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if any(server.waiting.count for server in self._servers):
+            now_s = time.monotonic()
+            wait_s = min(server.wait_s(now_s) for server in self._servers)
+            self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)
