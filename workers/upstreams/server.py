@@ -246,7 +246,7 @@ class UpstreamServer(ModelServer):
             pending.answer = StreamedAnswer(inference, self._earlier(inference) if goes_on else None)
         else:
             pending.answer.resume()
-        if (so_far := pending.answer.so_far).tokens_without_ids:
+        if (so_far := pending.answer.so_far).num_tokens:
             body = continued(body, inference.request, so_far)
         try:
             async with aclosing(connection.stream(route, body)) as chunks:
@@ -270,8 +270,6 @@ class UpstreamServer(ModelServer):
             self._streamed[pending.inference.id] = pending
         async for chunk in chunks:
             for progress in answer.take(chunk):
-                if pending.is_bulk:
-                    continue
                 if not pending.is_shown:
                     on_first(time.monotonic())
                 pending.is_shown = True
