@@ -103,7 +103,7 @@ class StreamedAnswer:
         self._tokens = self._tokens_before = tokens
 
     def take(self, chunk: JsonObject) -> Iterator[Progress]:
-        """What is new with a chunk, for a client. Raises NoAnswer."""
+        """The news of a chunk, for a client. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
         try:
