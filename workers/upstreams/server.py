@@ -30,7 +30,7 @@ from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
-from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
+from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.loop import LoopThread
 from workers.upstreams.probe import ServedModel
 from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
@@ -292,7 +292,8 @@ class UpstreamServer(ModelServer):
         )
         if isinstance(fault, ModelGone):
             place.is_gone = True
-        if isinstance(fault, BrokenOff):
+        was_well = place.upstream.trouble is None  # it may be well but for this request
+        if isinstance(fault, BrokenOff) or (was_well and isinstance(fault, Unavailable)):
             pending.broke_off()
         is_lost = pending.is_shown and not self._can_resume(pending)
         if is_lost or pending.breaks >= BREAKS_MAX:

@@ -199,6 +199,14 @@ def test_a_row_that_always_breaks_ends_however_often_it_was_returned(
     assert upstream.seen.prompts.count("poison") == 1
 
 
+def test_a_row_that_alone_meets_the_page_of_a_proxy_ends(asker: Asker, upstream: SimulatedUpstream) -> None:
+    assert asker.chat("well").result.succeeded
+    upstream.behave(html(containing="poison"))
+    row = asker.chat("poison", breaks=BREAKS_MAX - 1)
+    assert row.end.failed is not None
+    assert not row.end.is_returned
+
+
 def test_a_row_that_comes_further_each_time_is_not_given_up(
     asker: Asker, upstream: SimulatedUpstream
 ) -> None:
