@@ -21,14 +21,16 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
+from nightshift_engine import EngineHistograms
 from workers.serving.busy import RecentShare
 from workers.serving.inference import Progress
-from workers.serving.model_server import Busy, Inference, ModelServer
+from workers.serving.model_server import Busy, Inference, ModelServer, RequestCounts, engine_class
 from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import tokens_expected, upstream_body
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
 from workers.upstreams.loop import LoopThread
+from workers.upstreams.metrics import UpstreamMetrics
 from workers.upstreams.probe import ServedModel
 from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
 from workers.upstreams.waiting import Pending, Waiting
@@ -59,6 +61,8 @@ class UpstreamServer(ModelServer):
         super().__init__(model)
         self.places = places
         self.waiting = Waiting()
+        self.collector = dispatcher.metrics
+        self._histograms = EngineHistograms()
         self._dispatcher = dispatcher
         self._turns = UpstreamTurns()
         self._routes = frozenset().union(*(place.model.routes for place in places))
@@ -121,6 +125,11 @@ class UpstreamServer(ModelServer):
         return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
+    def histograms(self) -> EngineHistograms:
+        """Waits before requests were sent, and counts of tokens; the others stay empty."""
+        return self._histograms
+
+    @property
     def made_by(self) -> JsonObject:
         served = self.places[0].model
         return {
@@ -162,6 +171,8 @@ class UpstreamServer(ModelServer):
             self.waiting.take(priority)
             sent = Sent(time.monotonic(), pending.tokens_expected, pending.is_bulk)
             place.upstream.sent(sent)
+            of_class = self._histograms.of_class(engine_class(priority))
+            of_class.queue_s.observe(sent.at_s - pending.since_s)
             task = asyncio.get_running_loop().create_task(self._run(pending, place, sent))
             self._note_busy(is_busy=True)
             self._tasks[pending.inference.id] = task
@@ -177,6 +188,9 @@ class UpstreamServer(ModelServer):
             lambda pending: pending.is_bulk or now_s - pending.since_s >= ONLINE_WAIT_S
         ):
             self._tell_away(pending, problem)
+
+    def note_counts(self) -> None:
+        self.engine_stats = RequestCounts(len(self._tasks), self.waiting.count)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the next of the waiting requests may be sent, if no other ends before."""
@@ -212,6 +226,9 @@ class UpstreamServer(ModelServer):
         try:
             result = await self._answer(pending, place, sent)
             outcome, progress = result.usage, Progress(result=result)
+            of_class = self._histograms.of_class(engine_class(pending.inference.priority))
+            of_class.prompt_tokens += result.usage.prompt_tokens
+            of_class.generation_tokens += result.usage.completion_tokens
         except RowRefused as refused:
             outcome, progress = refused, Progress(result=_refused(refused))
         except RowFailed as error:
@@ -312,6 +329,7 @@ class Dispatcher:
     """Gives the waiting requests of all models their places: the most urgent class first."""
 
     def __init__(self, loop: LoopThread, upstreams: Sequence[RunningUpstream]) -> None:
+        self.metrics = UpstreamMetrics(upstreams)
         self._loop = loop
         self._upstreams = upstreams
         self._servers: list[UpstreamServer] = []
@@ -355,6 +373,8 @@ class Dispatcher:
         for priority in PriorityClass:
             for server in self._servers:
                 server.send_waiting(priority)
+        for server in self._servers:
+            server.note_counts()
         if self._servers:
             self._servers.append(self._servers.pop(0))  # each model is first in its turn
         self._set_timer()
