@@ -1,1 +1,1 @@
-"""Models of OpenAI-compatible servers that the operator names, behind the worker's shards and online requests."""
+"""Models of OpenAI-compatible servers that the operator names, behind shards and online requests."""

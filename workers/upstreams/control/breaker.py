@@ -1,4 +1,4 @@
-"""A circuit breaker: an upstream that fails again and again is left alone, and tried with one request at a time."""
+"""A circuit breaker: an upstream that fails again and again is left alone, and tried with one request."""
 
 import math
 import random
@@ -12,17 +12,14 @@ RETRY_S_MAX: Final = 30.0
 class Breaker:
     """Closed: requests pass. Open: none do until a time; then one does, and its fate decides.
 
-    The time between trials doubles from 1 to 30 s. Up to a quarter of it is taken off, by the upstream's name and
-    the number of the trial, so that workers do not all try at once.
+    The time between trials doubles from 1 to 30 s. Up to a quarter of it is taken off, drawn from the name,
+    which is the worker's and the upstream's, so that workers do not all try at once.
     """
 
-    def __init__(self, name: str, faults_in_a_row: int = FAULTS_IN_A_ROW) -> None:
-        """`name`: of the worker and the upstream, from which the differences between workers are drawn."""
+    def __init__(self, name: str) -> None:
         self.opened_s: float | None = None  # since when it is open; None: closed
         self._name = name
-        self._faults_max = faults_in_a_row
-        self._faults = 0
-        self._trials = 0
+        self._faults = self._trials = 0
         self._is_on_trial = False
         self._until_s = -math.inf
 
@@ -31,7 +28,7 @@ class Breaker:
         return max(0.0, self._until_s - now_s)
 
     def on_sent(self, now_s: float) -> None:
-        """A request sent while open is the trial: the next passes a back-off later, should this one get lost."""
+        """A request. While open it is a trial, and another follows a back-off later, should this get lost."""
         if self.opened_s is not None:
             self._is_on_trial = True
             self._wait(now_s)
@@ -40,26 +37,24 @@ class Breaker:
         """An answer, or its first token. A refused key stays refused."""
         if self._until_s < math.inf:
             self.opened_s, self._until_s = None, -math.inf
-            self._faults = self._trials = 0
-            self._is_on_trial = False
+            self._faults, self._trials, self._is_on_trial = 0, 0, False
 
     def on_fault(self, now_s: float) -> None:
         """A fault of the upstream, not of a row and not of its load."""
         self._faults += 1
-        if self.opened_s is None and self._faults >= self._faults_max:
+        if self.opened_s is None and self._faults >= FAULTS_IN_A_ROW:
             self.opened_s = now_s
             self._wait(now_s)
         elif self._is_on_trial:  # other faults are of requests sent before it opened
             self._is_on_trial = False
-            self._trials += 1
+            self._trials = min(self._trials + 1, 5)
             self._wait(now_s)
 
     def on_key_refused(self, now_s: float) -> None:
         """Opens for good."""
-        self.opened_s = now_s
-        self._until_s = math.inf
+        self.opened_s, self._until_s = now_s, math.inf
 
     def _wait(self, now_s: float) -> None:
-        back_off_s = min(RETRY_S_MIN * 2.0 ** min(self._trials, 10), RETRY_S_MAX)
+        back_off_s = min(RETRY_S_MIN * 2.0**self._trials, RETRY_S_MAX)
         jitter = random.Random(f"{self._name}/{self._trials}").uniform(0.75, 1.0)
         self._until_s = max(self._until_s, now_s + max(RETRY_S_MIN, back_off_s * jitter))

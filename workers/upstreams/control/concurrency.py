@@ -1,65 +1,53 @@
-"""The number of requests that an upstream has at once, found while it works.
+"""The number of requests that an upstream has at once, found while it works. Two rules move the limit:
 
-Two rules move the limit:
+1. An upstream that refuses a request (429, 503) holds what else is in flight and no more: that is the limit.
+   One that refuses all says nothing of how many it holds: it gets one request at a time, less and less
+   often, and the first answer brings back 0.7 of the limit before. A timeout multiplies the limit by 0.7,
+   once for all that were sent before (multiplicative decrease: Chiu and Jain, 1989).
+2. Otherwise a direct search (Hooke and Jeeves, 1961) tries another limit for a round, and keeps it where it
+   is better. A trial that paid doubles the step, one that did not halves it and turns round. It begins with
+   doublings, as TCP's slow start does.
 
-1. An upstream that refuses a request (429, 503) holds what else is in flight, and no more: that is the limit. A
-   refusal of all says nothing of how many there may be: requests are then tried one at a time, and the first
-   success brings back 0.7 of the limit before. A timeout multiplies it by 0.7, once for the requests sent before
-   it (AIMD: Chiu and Jain, 1989).
-2. Otherwise a direct search (Hooke and Jeeves, 1961) finds the most throughput for the least concurrency: it tries
-   a higher or lower limit for a round, keeps it if it is better, doubles its step in the direction that paid,
-   and halves it and turns round where none did. It begins with doubling, as TCP's slow start does.
-
-By Little's law, throughput is requests in flight * tokens / latency. A continuously batching server's latency grows
-with its batch while its throughput grows too; requests beyond its slots only wait, and throughput stays. So a limit
-is better if ln(throughput) - 0.1 * ln(in flight) is higher: a doubling has to bring 7 % more.
+By Little's law, throughput is requests in flight * tokens / latency. In a continuously batching server,
+latency grows with the batch, but so does throughput; what exceeds its slots only waits. A limit is better if
+throughput grew by more than (limit / limit before) ** 0.1: a doubling has to bring 7 %. Rows differ in
+length, so latencies are compared at one number of tokens, on the line through a round's requests.
 """
 
 import math
+from statistics import fmean, linear_regression
 from typing import Final
 
 DECREASE: Final = 0.7
-PRICE: Final = 0.1  # of concurrency: the elasticity of throughput from which more requests are worth it
+ELASTICITY: Final = 0.1  # of throughput to concurrency, from which more requests are worth it
 STEP_MAX: Final = 1.0  # steps of the search, in doublings
 STEP_MIN: Final = 1 / 8
-ROUND_REQUESTS_MIN: Final = 32  # of a round with steps below a doubling: lengths of rows vary
+ROUND_REQUESTS_MIN: Final = 32  # of a round, but for doublings
 ROUNDS_BETWEEN_TRIALS_MAX: Final = 16
-CHANGE: Final = math.log(1.25)  # of the throughput at one limit: the upstream or its work is another
-FULL: Final = 0.9  # of the limit in use: a round with less tells nothing of it (RFC 7661)
-RETRY_S_MIN: Final = 0.125  # doubles with each refusal in a row of all
+SMOOTHING: Final = 1 / 8  # of the tokens at which latencies are compared
+CHANGE: Final = math.log(1.25)  # of the throughput at one limit: the upstream, or its work, is another
+FULL: Final = 0.9  # of the limit in use; a round with less tells nothing of it (RFC 7661)
+RETRY_S_MIN: Final = 0.125  # doubles while all is refused
 RETRY_S_MAX: Final = 4.0
-RETRY_AFTER_S_MAX: Final = 300.0  # an upstream's word is taken for so long
+RETRY_AFTER_S_MAX: Final = 300.0
 
 
 class ConcurrencyLimit:
     """A limit between 1 and `most`, and the requests in flight."""
 
     def __init__(self, initial: int = 8, most: int = 1024) -> None:
-        assert initial >= 1 and most >= 1, f"{initial} of {most} requests"
-        self.limit = min(initial, most)
+        assert min(initial, most) >= 1, f"{initial} of {most} requests"
         self.in_flight = 0
         self.paused_until_s = -math.inf
-        self.seconds_per_token: float | None = None  # of a request; None: not measured yet
+        self.pace: float | None = None  # tokens a second with all places taken; None: not measured yet
         self._most = most
-        self._base = self.limit  # the best limit so far; `limit` differs from it during a trial
-        self._base_score = -math.inf
-        self._direction = 1
-        self._step = STEP_MAX
-        self._rest = 0  # rounds between trials
-        self._rounds_left = 0  # until the next trial
+        self._base_throughput = 1e-9  # tokens a second at the best limit so far
+        self._usual_tokens = 0.0  # of a request
         self._refused_s = self._cut_s = -math.inf
-        self._limit_after: int | None = None  # a refusal, from the next success on
+        self._limit_after: int | None = None  # refusals, from the next answer on
         self._retry_s = RETRY_S_MIN
-        self._begin_round(-math.inf)
-
-    def free(self, now_s: float) -> int:
-        """Number of requests that may be sent now."""
-        return 0 if now_s < self.paused_until_s else max(0, self.limit - self.in_flight)
-
-    @property
-    def pace(self) -> float | None:
-        """Tokens a second at this limit, or None before the first round's end."""
-        return self.seconds_per_token and self.limit / self.seconds_per_token
+        self._settle(-math.inf, initial)
+        self._search(1, STEP_MAX)
 
     def on_sent(self) -> None:
         self.in_flight += 1
@@ -73,18 +61,17 @@ class ConcurrencyLimit:
         in_flight = self.in_flight
         self.in_flight -= 1
         if self._limit_after is not None and sent_s >= self._refused_s:
-            self._recover(now_s, self._limit_after)
+            if self._limit_after > self.limit:  # it refused all, and is soon back at what it had
+                self._settle(now_s, self._limit_after)
+                self._search(1, STEP_MAX / 2)
+            self._limit_after, self._retry_s = None, RETRY_S_MIN
         if sent_s < self._round_began_s:
             return  # it ran under another limit
         self._requests += 1
-        if (
-            self._requests > self.limit - self._base
-        ):  # those before came at once, and queued less than later ones
-            self._measured += 1
+        if self._requests > self.limit - self._base:  # others were sent at once, and queued less
             self._in_flight_sum += in_flight
-            self._tokens += max(1, tokens)
-            self._latency_s += now_s - sent_s
-        if self._requests >= (self.limit if self._step == STEP_MAX else max(self.limit, ROUND_REQUESTS_MIN)):
+            self._samples.append((max(1, tokens), now_s - sent_s))
+        if self._requests >= max(self.limit, ROUND_REQUESTS_MIN if self._step < STEP_MAX else 1):
             self._end_round(now_s)
 
     def on_overload(self, now_s: float, retry_after_s: float | None = None) -> None:
@@ -92,9 +79,10 @@ class ConcurrencyLimit:
         self.in_flight -= 1
         if self._limit_after is None:
             self._limit_after = max(1, int(self._base * DECREASE))
+        accepted = min(self.limit, self.in_flight)
         if self.limit > self._base:
             self._turn()
-        self._settle(now_s, min(self.limit, self.in_flight))
+        self._settle(now_s, accepted)
         self._refused_s = now_s
         pause_s = min(retry_after_s or 0.0, RETRY_AFTER_S_MAX)
         if self.in_flight == 0:
@@ -109,40 +97,44 @@ class ConcurrencyLimit:
             self._cut_s = now_s
             self._settle(now_s, int(self.limit * DECREASE))
 
-    def _recover(self, now_s: float, limit: int) -> None:
-        self._limit_after, self._retry_s = None, RETRY_S_MIN
-        if limit > self.limit:  # it refused all, and is soon back at what it had
-            self._settle(now_s, limit)
-            self._search(1, STEP_MAX / 2)
-
     def _settle(self, now_s: float, limit: int) -> None:
+        """Makes this the best limit; while a trial lasts, `limit` is another."""
         self.limit = self._base = min(max(1, limit), self._most)
         self._begin_round(now_s)
 
     def _begin_round(self, now_s: float) -> None:
-        """Counts requests sent from now on."""
-        self._round_began_s = now_s
-        self._requests = self._measured = self._in_flight_sum = self._tokens = 0
-        self._latency_s = 0.0
+        self._round_began_s = now_s  # requests sent from now on are counted
+        self._requests = self._in_flight_sum = 0
+        self._samples: list[tuple[int, float]] = []  # tokens and seconds
 
     def _end_round(self, now_s: float) -> None:
-        in_flight = self._in_flight_sum / self._measured
-        self.seconds_per_token = max(self._latency_s, 1e-9) / self._tokens
+        tokens, latencies_s = zip(*self._samples, strict=True)
+        in_flight = self._in_flight_sum / len(tokens)
+        mean_tokens, latency_s = fmean(tokens), fmean(latencies_s)
+        self._usual_tokens += (mean_tokens - self._usual_tokens) * (SMOOTHING if self._usual_tokens else 1)
+        if min(tokens) < max(tokens):
+            slope, intercept = linear_regression(tokens, latencies_s)
+            latency_s = max(intercept + slope * self._usual_tokens, min(latencies_s))
+        tokens_per_s = self._usual_tokens / max(latency_s, 1e-6)  # of one request
+        self.pace = self.limit * tokens_per_s
         if in_flight >= FULL * self.limit:
-            self._judge(math.log(in_flight / self.seconds_per_token) - PRICE * math.log(in_flight))
+            self._judge(in_flight * tokens_per_s)
+        elif self.limit != self._base:
+            self._turn()
         self._begin_round(now_s)
 
-    def _judge(self, score: float) -> None:
+    def _judge(self, throughput: float) -> None:
         """Ends a trial, or counts a round between trials."""
+        gain = throughput / self._base_throughput
         if self.limit == self._base:
-            if abs(score - self._base_score) > CHANGE:
+            if abs(math.log(gain)) > CHANGE:
                 self._search(self._direction, max(self._step, STEP_MAX / 2))
-            self._base_score = score
+            self._base_throughput = throughput
             self._rounds_left -= 1
             if self._rounds_left < 0:
                 self._try()
-        elif score > self._base_score:
-            self._base, self._base_score = self.limit, score
+        elif gain > (self.limit / self._base) ** ELASTICITY:
+            self._base, self._base_throughput = self.limit, throughput
             self._search(self._direction, min(2 * self._step, STEP_MAX))
             self._try()
         else:
@@ -150,12 +142,11 @@ class ConcurrencyLimit:
 
     def _search(self, direction: int, step: float) -> None:
         self._direction, self._step = direction, step
-        self._rest = self._rounds_left = 0
+        self._rest = self._rounds_left = 0  # rounds between trials, and until the next
 
     def _try(self) -> None:
         change = round(self._base * 2 ** (self._direction * self._step)) - self._base
-        limit = self._base + (change or self._direction)
-        self.limit = min(max(1, limit), self._most)
+        self.limit = min(max(1, self._base + (change or self._direction)), self._most)
         if self.limit == self._base:
             self._turn()
 

@@ -22,39 +22,32 @@ class UpstreamPlaces:
 
     def wait_s(self, now_s: float, *, is_interactive: bool) -> float:
         """Seconds until a request may be sent, 0: now; infinite where only the end of another makes room."""
-        timed_s = max(
-            self.limit.paused_until_s - now_s, self.budget.wait_s(now_s), self.breaker.wait_s(now_s), 0.0
-        )
-        return timed_s if self._has_room(now_s, is_interactive=is_interactive) else math.inf
+        free: float = self.limit.limit - self.limit.in_flight
+        if not is_interactive and self.limit.in_flight > 0:
+            bulk_places = self.room.places(now_s, self.limit.limit)
+            free = min(free - (bulk_places < math.inf), bulk_places - self.bulk_in_flight)
+        paused_s = max(0.0, self.limit.paused_until_s - now_s)
+        return max(paused_s, self.budget.wait_s(now_s), self.breaker.wait_s(now_s)) if free > 0 else math.inf
 
     def on_sent(self, now_s: float, tokens: int, *, is_interactive: bool) -> None:
         """`tokens`: those that the request will about read and make."""
         self.limit.on_sent()
         self.budget.spend(now_s, tokens)
         self.breaker.on_sent(now_s)
+        self.bulk_in_flight += not is_interactive
         if is_interactive:
             self.room.on_sent(now_s)
-        else:
-            self.bulk_in_flight += 1
 
     def on_ended(self, *, is_interactive: bool) -> None:
         """A request's end, beside what `limit` is told of it."""
         self.bulk_in_flight -= not is_interactive
 
-    def _has_room(self, now_s: float, *, is_interactive: bool) -> bool:
-        places = self.limit.limit - self.limit.in_flight
-        if is_interactive or self.limit.in_flight == 0:
-            return places > 0
-        bulk_places = self.room.places(now_s, self.limit.limit)
-        return places > (bulk_places < math.inf) and self.bulk_in_flight < bulk_places
-
 
 class UpstreamTurns:
     """The choice among a model's upstreams: requests in proportion to their paces.
 
-    By start-time fair queueing (Goyal, Vin and Cheng, 1996): a request takes 1 / pace of an upstream's virtual time,
-    and the next goes to the one whose virtual time is lowest. An upstream that could not be chosen for a while catches
-    nothing up.
+    By start-time fair queueing (Goyal, Vin and Cheng, 1996), a request takes 1 / pace of an upstream's
+    virtual time, and the next goes to the lowest. What could not be chosen for a while catches nothing up.
     """
 
     def __init__(self) -> None:
@@ -65,14 +58,13 @@ class UpstreamTurns:
         self, upstreams: Sequence[UpstreamPlaces], now_s: float, *, is_interactive: bool
     ) -> UpstreamPlaces | None:
         """The upstream that gets the next request, or None where none may be sent one now."""
-        ready = [place for place in upstreams if place.wait_s(now_s, is_interactive=is_interactive) <= 0]
-        if not ready:
+        ready = (place for place in upstreams if place.wait_s(now_s, is_interactive=is_interactive) <= 0)
+        chosen = min(ready, key=self._start, default=None)
+        if chosen is None:
             return None
-        chosen = min(ready, key=self._start)
         self._virtual = self._start(chosen)
         # One that was not measured yet is taken for the fastest, and so measured soon.
-        paces = [place.limit.pace for place in upstreams]
-        pace = chosen.limit.pace or max((pace for pace in paces if pace), default=1.0)
+        pace = chosen.limit.pace or max(place.limit.pace or 1.0 for place in upstreams)
         self._next[chosen.name] = self._virtual + 1 / pace
         return chosen
 

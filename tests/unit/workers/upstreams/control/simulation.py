@@ -1,6 +1,6 @@
 """A discrete-event simulation of upstreams: continuous batching, queues, refusals, storms, limits a minute.
 
-A simulated hour costs seconds, and the same seed gives the same run.
+The same seed gives the same run.
 """
 
 import heapq
@@ -37,8 +37,8 @@ class Storm:
 
 
 class Server:
-    """`slots` requests run at once, each gets a token a step, and a step takes `step_s(batch)`; others queue, or
-    are refused above `accepted_max`.
+    """`slots` requests run at once. Each gets a token a step, and a step takes `step_s(batch)`. Others
+    queue, or are refused above `accepted_max`.
     """
 
     def __init__(
