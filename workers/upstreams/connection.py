@@ -6,7 +6,7 @@ cannot become a large one.
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,7 +67,7 @@ class Connection:
             raise Unavailable("answers what is no JSON") from error
         return body if isinstance(body, dict) else {"data": body}
 
-    async def stream(self, route: str, body: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream(self, route: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """The chunks of a stream of server-sent events, which ends with `[DONE]`. Raises as `post`."""
         async with self._answered("POST", self._url(route), body) as response:
             buffer, total = b"", 0

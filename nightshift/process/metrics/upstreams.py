@@ -40,8 +40,9 @@ COST: Final = _counter(
 )
 ERRORS: Final = _counter(
     name="nightshift_upstream_errors_total",
-    help="Requests without an answer, by kind: `overloaded` (429, 503), `timed_out`, `broken_off`, `no_answer`, "
-    "`unavailable`, `key_refused`, `model_gone`, `cancelled`, `row_failed` (a 500 of the request's own)",
+    help="Requests without an answer, by kind: `overloaded` (429, 503), `timed_out`, `broken_off`, "
+    "`no_answer`, `unavailable`, `key_refused`, `model_gone`, `cancelled`, `row_failed` (a 500 of the "
+    "request's own)",
     labels=(*_UPSTREAM, "kind"),
     closer="a kind but `overloaded` and `cancelled` grows",
 )

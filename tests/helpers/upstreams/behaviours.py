@@ -28,7 +28,8 @@ class Behaviour:
     cuts_at: int | None = None  # where it closes the connection
     usage: Any = AS_IT_IS  # in place of the true counts; None: there is none
     finish_reason: Any = AS_IT_IS
-    second_event: str | None = None  # of a stream, as it goes over the line
+    event: str | None = None  # in place of a stream's event `event_at`, as it goes over the line
+    event_at: int = 3
     has_done: bool = True  # whether a stream ends with [DONE]
 
 
@@ -96,8 +97,8 @@ def counts(usage: Mapping[str, Any] | None, **more: Any) -> Behaviour:
     return Behaviour(usage=usage, **more)
 
 
-def says(second_event: str, **more: Any) -> Behaviour:
-    return Behaviour(second_event=second_event, **more)
+def says(event: str, at: int = 3, **more: Any) -> Behaviour:
+    return Behaviour(event=event, event_at=at, **more)
 
 
 TEXT: Final = {"content-type": "text/plain"}

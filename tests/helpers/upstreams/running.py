@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 from tests.helpers.upstreams.behaviours import Behaviour
 from tests.helpers.upstreams.server import SimulatedUpstream
 from tests.helpers.upstreams.settings import Settings
-from tests.helpers.waiting import WAIT_MAX_S
+from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -98,6 +98,10 @@ class UpstreamProcess:
     def seen(self) -> dict[str, Any]:
         """The fields of Seen, with texts for keys."""
         return self._control("seen", None)
+
+    def wait_until(self, what: str, is_true: Callable[[dict[str, Any]], object]) -> None:
+        """Waits until what it has seen fulfils this. Raises TimeoutError naming `what`."""
+        wait_for(what, lambda: is_true(self.seen()))
 
     def _control(self, name: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()

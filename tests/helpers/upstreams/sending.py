@@ -56,8 +56,8 @@ async def stream(
             await released.wait()
         if number == behaviour.cuts_at:
             raise Cut
-        line = b"data: " + event + b"\n\n"
-        await response.write(line if number != 1 else (behaviour.second_event or "").encode() or line)
+        is_replaced = number == behaviour.event_at and behaviour.event is not None
+        await response.write(behaviour.event.encode() if is_replaced else b"data: " + event + b"\n\n")
         number += 1
     await response.write_eof()
     return response

@@ -213,7 +213,7 @@ def test_an_answer_is_cut(
 
 
 def test_a_stream_has_what_a_behaviour_says_in_it(upstream: SimulatedUpstream) -> None:
-    upstream.behave(behaviours.says(behaviours.NO_JSON, has_done=False))
+    upstream.behave(behaviours.says(behaviours.NO_JSON, 1, has_done=False))
     events = post(upstream, stream=True, max_tokens=3, ignore_eos=True).text.split("\n\n")
     assert events[1] == behaviours.NO_JSON.strip()
     assert "[DONE]" not in events[-2]

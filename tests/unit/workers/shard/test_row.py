@@ -6,6 +6,7 @@ from typing import cast
 from nightshift.endpoints.texts.chat import Chat
 from tests.unit.workers.scripted import chat_body
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.shard.row import SLACK, ShardRow, hopeless_rows
 
@@ -19,7 +20,7 @@ def a_row(tokens: int, tokens_max: int | None, measured_tokens: int = 0, measure
     row = ShardRow(0, "r0", None, request, server=server)
     row.begin(None, NOW_S - measured_s)
     if request is not None:
-        row.add(0, range(tokens), ())
+        row.add(Progress(token_ids=range(tokens)))
     row.heard_s, row.heard_tokens = (
         (NOW_S - measured_s, tokens - measured_tokens) if measured_s else (None, 0)
     )
@@ -44,7 +45,7 @@ def choices(row: ShardRow) -> list[list[int]]:
 
 def test_a_row_that_begins_again_has_no_tokens_of_its_try_before() -> None:
     row = begun()
-    row.add(0, [1, 2], ())
+    row.add(Progress(token_ids=[1, 2]))
     row.heard(NOW_S)
     row.begin(None, NOW_S + 1)
 
@@ -56,8 +57,8 @@ def test_earlier_tokens_that_are_not_continued_are_dropped_from_all_choices() ->
     continued, anew = begun(so_far), begun(so_far)
     assert (choices(anew), anew.saved) == ([[7, 8], [9]], 3)
 
-    assert continued.add(0, [7, 8, 5], ()) == 0
-    assert anew.add(0, [5], ()) == 3
+    assert continued.add(Progress(token_ids=[7, 8, 5])) == 0
+    assert anew.add(Progress(token_ids=[5])) == 3
 
     assert (choices(continued), continued.saved) == ([[7, 8, 5], [9]], 3)
     assert (choices(anew), anew.saved) == ([[5], []], 0)

@@ -69,9 +69,11 @@ class Asker:
         self.server = server
         self._count = 0
 
-    def chat(self, text: str = "Hi", **more: Any) -> Heard:
+    def chat(self, text: str = "Hi", *, max_tokens: int | None = 64, **more: Any) -> Heard:
+        """`max_tokens`: too few, by default, for a row to be streamed."""
         messages = [{"role": "user", "content": text}]
-        return self.ask("chat", {"model": self.server.model.id, "messages": messages}, **more)
+        body = {"model": self.server.model.id, "messages": messages, "max_tokens": max_tokens}
+        return self.ask("chat", body, **more)
 
     def ask(
         self,
