@@ -123,7 +123,9 @@ class Connection:
         session = self._opened()
         try:
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
-        except aiohttp.ServerDisconnectedError:
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
 
     def _opened(self) -> aiohttp.ClientSession:

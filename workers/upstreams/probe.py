@@ -5,6 +5,7 @@ there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is
 `/get_server_info`.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,10 +44,6 @@ class Engine:
     name: str
     version: str | None
 
-    @property
-    def takes_priority(self) -> bool:
-        return self.name in RANKING_ENGINES
-
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -59,6 +56,7 @@ class ServedModel:
     context_length: int
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
+    takes_priority: bool = False
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
 
     @property
@@ -93,7 +91,7 @@ async def _model(
     said = upstream.model_at(id_there)
     if said is None:
         return None
-    routes = frozenset([route for route in QUESTIONS if await _answers(connection, route, id_there)])
+    routes = frozenset([route for route in QUESTIONS if await takes(connection, route, id_there) is not None])
     if not routes:
         if upstream.models is None:
             return None
@@ -116,6 +114,7 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
+        engine.name in RANKING_ENGINES and await _ranks(connection, routes, id_there),
         CHATS in routes and await _continues(connection, id_there),
     )
 
@@ -126,17 +125,26 @@ def _kind(routes: frozenset[str]) -> ModelKind:
     return ModelKind.ENCODER if "/v1/embeddings" in routes else ModelKind.CLASSIFIER
 
 
-async def _answers(connection: Connection, route: str, model: str) -> bool:
-    """Whether the route answers this model. Faults of the upstream's are raised."""
+async def takes(
+    connection: Connection, route: str, model: str, more: JsonObject | None = None
+) -> JsonObject | None:
+    """The answer to the route's least request with `more` fields; None: it refuses. Raises UpstreamFault."""
     try:
-        await connection.post(route, QUESTIONS[route] | {"model": model})
-    except (RowRefused, RowFailed, ModelGone):
-        return False
+        answer = await connection.post(route, QUESTIONS[route] | {"model": model} | (more or {}))
+        body = json.loads(answer.data)
+    except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
+        return None
     except Unavailable as error:
         if error.reason in ("answers 405", "answers 501"):
-            return False
+            return None
         raise
-    return True
+    return body if isinstance(body, dict) else None
+
+
+async def _ranks(connection: Connection, routes: frozenset[str], model: str) -> bool:
+    """Whether it takes a `priority`: it may refuse any but 0 where it does not schedule by them."""
+    ranked = [route for route in TEXT_ROUTES if route in routes]
+    return bool(ranked) and await takes(connection, ranked[0], model, {"priority": 1}) is not None
 
 
 async def _continues(connection: Connection, model: str) -> bool:

@@ -251,7 +251,7 @@ class UpstreamServer(ModelServer):
         streams = inference.request.streams
         if pending.is_bulk:
             streams = goes_on and may_be_long(inference.request)
-        body = upstream_body(inference, served.id_there, streams=streams, ranks=served.engine.takes_priority)
+        body = upstream_body(inference, served.id_there, streams=streams, ranks=served.takes_priority)
         connection, route = place.upstream.connection, inference.endpoint.route
         if not streams:
             if pending.answer is not None:

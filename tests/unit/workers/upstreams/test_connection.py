@@ -1,0 +1,44 @@
+"""Connections that are kept alive, on the side that does not know of their end."""
+
+import asyncio
+import socket
+import struct
+import threading
+
+from nightshift.process.upstreams import Upstream
+from tests.helpers.waiting import WAIT_MAX_S
+from workers.upstreams.connection import Connection
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+RESETS_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER
+
+
+def test_a_request_that_meets_the_end_of_a_kept_connection_is_sent_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(WAIT_MAX_S)
+
+        def serve() -> None:
+            first, _ = listening.accept()
+            first.recv(1 << 16)
+            first.sendall(ANSWER)
+            first.recv(1 << 16)  # the next request
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS_AT_ONCE)
+            first.close()
+            second, _ = listening.accept()
+            with second:
+                second.recv(1 << 16)
+                second.sendall(ANSWER)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+
+        async def ask_twice() -> list[bytes]:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+            connection = Connection(Upstream(url=url), None, 1 << 10)
+            try:
+                return [(await connection.post("/v1/completions", {})).data for _ in range(2)]
+            finally:
+                await connection.close()
+
+        assert asyncio.run(ask_twice()) == [b"{}", b"{}"]
+        thread.join()
