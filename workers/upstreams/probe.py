@@ -8,6 +8,7 @@ there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from nightshift.errors import ConfigurationError
@@ -58,6 +59,12 @@ class ServedModel:
     engine: Engine
     takes_priority: bool = False
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
+
+    @property
+    def weights(self) -> str:
+        """Facts that tell models of one name apart: the folder or repository, the kind and the context."""
+        root = PurePosixPath(self.root or self.id_there).name
+        return f"{root} ({self.kind.value}, {self.context_length} tokens)"
 
     @property
     def made_by(self) -> JsonObject:

@@ -400,23 +400,23 @@ def _refused(refused: RowRefused) -> Result:
 class Dispatcher:
     """Gives the waiting requests of all models their places: the most urgent class first."""
 
-    def __init__(self, loop: LoopThread, upstreams: Sequence[RunningUpstream]) -> None:
+    def __init__(self, loop: LoopThread, upstreams: list[RunningUpstream]) -> None:
         self.metrics = UpstreamMetrics(upstreams)
         self._loop = loop
-        self._upstreams = upstreams
-        self._servers: list[UpstreamServer] = []
+        self.upstreams = upstreams
+        self.servers: list[UpstreamServer] = []
         self._is_awake = False  # a pass is due
         self._timer: asyncio.TimerHandle | None = None
 
     # -- any thread
 
     def add(self, server: UpstreamServer) -> None:
-        self._loop.call(partial(self._servers.append, server))
+        self._loop.call(partial(self.servers.append, server))
 
     def remove(self, server: UpstreamServer) -> None:
         """Cancels what the server has; the last one ends the thread."""
         self._loop.wait_for(self._remove(server))
-        if not self._servers:
+        if not self.servers:
             self._loop.stop()
 
     def call(self, callback: Callable[[], None]) -> None:
@@ -432,23 +432,23 @@ class Dispatcher:
 
     async def _remove(self, server: UpstreamServer) -> None:
         server.cancel_all()
-        self._servers.remove(server)
-        if not self._servers:
-            for upstream in self._upstreams:
+        self.servers.remove(server)
+        if not self.servers:
+            for upstream in self.upstreams:
                 await upstream.connection.close()
 
     def _pass(self) -> None:
         self._is_awake = False
-        for server in self._servers:
+        for server in self.servers:
             server.take_incoming()
             server.give_up_waiting()
         for priority in PriorityClass:
-            for server in self._servers:
+            for server in self.servers:
                 server.send_waiting(priority)
-        for server in self._servers:
+        for server in self.servers:
             server.note_counts()
-        if self._servers:
-            self._servers.append(self._servers.pop(0))  # each model is first in its turn
+        if self.servers:
+            self.servers.append(self.servers.pop(0))  # each model is first in its turn
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -456,7 +456,7 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if any(server.waiting.count for server in self._servers):
+        if any(server.waiting.count for server in self.servers):
             now_s = time.monotonic()
-            wait_s = min(server.wait_s(now_s) for server in self._servers)
+            wait_s = min(server.wait_s(now_s) for server in self.servers)
             self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)

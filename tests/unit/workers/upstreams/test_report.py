@@ -1,4 +1,4 @@
-"""What `nightshift upstreams probe` tells of upstreams."""
+"""Facts about upstreams that `nightshift upstreams probe` tells."""
 
 import asyncio
 from typing import Any
