@@ -22,7 +22,7 @@ from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused
 
 PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
 OURSELVES: Final = "nightshift"
-RANKING_ENGINES: Final = ("vllm", "sglang")  # that take `priority`
+SGLANG_LOW_FIRST: Final = "schedule_low_priority_values_first"
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 
 _HI: Final = "Hi"
@@ -121,7 +121,7 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
-        engine.name in RANKING_ENGINES and await _ranks(connection, routes, id_there),
+        await _ranks(connection, engine, routes, id_there),
         CHATS in routes and await _continues(connection, id_there),
     )
 
@@ -148,10 +148,17 @@ async def takes(
     return body if isinstance(body, dict) else None
 
 
-async def _ranks(connection: Connection, routes: frozenset[str], model: str) -> bool:
-    """Whether it takes a `priority`: it may refuse any but 0 where it does not schedule by them."""
+async def _ranks(connection: Connection, engine: Engine, routes: frozenset[str], model: str) -> bool:
+    """Whether it runs requests with a lower `priority` sooner, or takes no notice. SGLang's default is the
+    reverse; vLLM may refuse any but 0 where it does not schedule by them.
+    """
+    if engine.name == "sglang":
+        told = await _told(connection, "/get_server_info")
+        return bool(told.get("enable_priority_scheduling") and told.get(SGLANG_LOW_FIRST))
     ranked = [route for route in TEXT_ROUTES if route in routes]
-    return bool(ranked) and await takes(connection, ranked[0], model, {"priority": 1}) is not None
+    if engine.name != "vllm" or not ranked:
+        return False
+    return await takes(connection, ranked[0], model, {"priority": 1}) is not None
 
 
 async def _continues(connection: Connection, model: str) -> bool:
@@ -171,25 +178,17 @@ async def _continues(connection: Connection, model: str) -> bool:
 
 async def _engine(connection: Connection, entries: Sequence[JsonObject]) -> Engine:
     owners = [entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)]
-    version = None
+    name = (owners[0] if owners else "unknown")[:64]
     for path in ("/version", "/info", "/get_server_info"):
-        try:
-            told = (await connection.get(path, at_root=True, timeout_s=PROBE_S)).get("version")
-        except (RowRefused, RowFailed, ModelGone, Unavailable):
-            continue
-        if isinstance(told, str):
-            version = told[:64]
-            break
-    return Engine((owners[0] if owners else "unknown")[:64], version)
+        if isinstance(version := (await _told(connection, path)).get("version"), str):
+            return Engine(name, version[:64])
+    return Engine(name, None)
 
 
 async def _context_elsewhere(connection: Connection) -> int | None:
     """The context length as llama.cpp and TGI tell it."""
     for path in ("/props", "/info"):
-        try:
-            told = await connection.get(path, at_root=True, timeout_s=PROBE_S)
-        except (RowRefused, RowFailed, ModelGone, Unavailable):
-            continue
+        told = await _told(connection, path)
         settings = told.get("default_generation_settings")
         length = _whole(told.get("max_total_tokens")) or _whole(
             settings.get("n_ctx") if isinstance(settings, dict) else told.get("n_ctx")
@@ -197,6 +196,14 @@ async def _context_elsewhere(connection: Connection) -> int | None:
         if length is not None:
             return length
     return None
+
+
+async def _told(connection: Connection, path: str) -> JsonObject:
+    """Facts that an engine tells of itself beside `/v1`; nothing where it has no such route."""
+    try:
+        return await connection.get(path, at_root=True, timeout_s=PROBE_S)
+    except (RowRefused, RowFailed, ModelGone, Unavailable):
+        return {}
 
 
 def _context(entry: JsonObject) -> int | None:

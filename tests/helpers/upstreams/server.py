@@ -151,6 +151,8 @@ class SimulatedUpstream:
             return await sending.send(request, behaviour, body, self._released)
         if path == "/version" and settings.version is not None and not settings.is_llama_cpp:
             return sending.answer_json({"version": settings.version})
+        if path == "/get_server_info" and settings.server_info is not None:
+            return sending.answer_json(settings.server_info)
         if path == "/health" and settings.owned_by == "vllm":
             return web.Response()
         return sending.answer_json({"detail": "Not Found"}, 404)

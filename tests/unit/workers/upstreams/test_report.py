@@ -37,6 +37,19 @@ def test_an_engine_that_refuses_priorities_is_sent_none() -> None:
     assert (model["chat"], model["priority"], model["token_ids"]) == (True, False, False)
 
 
+@pytest.mark.parametrize("is_low_first", [True, False])
+def test_sglang_is_sent_priorities_only_where_lower_ones_go_first(*, is_low_first: bool) -> None:
+    info = {
+        "version": "0.5.4",
+        "enable_priority_scheduling": True,
+        "schedule_low_priority_values_first": is_low_first,
+    }
+    settings = Settings(owned_by="sglang", version=None, server_info=info)
+    with simulated_upstream(settings) as upstream:
+        ((model,),) = [entry["models"] for entry in told(upstream.url)]
+    assert (model["version"], model["priority"]) == ("0.5.4", is_low_first)
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
