@@ -79,14 +79,19 @@ class Connection:
         return body if isinstance(body, dict) else {"data": body}
 
     async def stream(self, route: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
-        """The chunks of a stream of server-sent events, which ends with `[DONE]`. Raises as `post`."""
+        """The chunks of a stream of server-sent events, to `[DONE]` or its end. Raises as `post`."""
         async with self._answered("POST", self._url(route), body) as response:
-            buffer, total = b"", 0
+            pieces: list[bytes] = []  # of a line that has not ended: joined once, however long it is
+            total = 0
             async for piece in response.content.iter_any():
                 total += len(piece)
                 if total > self._bytes_max:
                     raise _too_large(self._bytes_max)
-                *lines, buffer = (buffer + piece).split(b"\n")
+                pieces.append(piece)
+                if b"\n" not in piece:
+                    continue
+                *lines, rest = b"".join(pieces).split(b"\n")
+                pieces = [rest]
                 for line in lines:
                     if not line.startswith(DATA):
                         continue
@@ -94,7 +99,6 @@ class Connection:
                     if data == DONE:
                         return
                     yield _chunk(data)
-        raise BrokenOff("ended a stream before its end")
 
     async def close(self) -> None:
         if self._session is not None:
@@ -153,12 +157,12 @@ class Connection:
 
     async def _read(self, response: aiohttp.ClientResponse, bytes_max: int, *, cut: bool = False) -> bytes:
         """The body; where it is longer, its beginning with `cut`. Raises RowRefused without."""
-        data = await response.content.read(bytes_max + 1)
+        data = bytearray()  # appended to in place
         while len(data) <= bytes_max and (more := await response.content.read(bytes_max + 1 - len(data))):
             data += more
         if len(data) > bytes_max and not cut:
             raise _too_large(bytes_max)
-        return data
+        return bytes(data)
 
 
 def _too_large(bytes_max: int) -> RowRefused:

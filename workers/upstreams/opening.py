@@ -1,4 +1,4 @@
-"""From settings to the servers of upstreams' models."""
+"""Opens the models of upstreams that the settings name."""
 
 import logging
 import os
