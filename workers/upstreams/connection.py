@@ -22,7 +22,6 @@ from nightshift.process.upstreams import SETTING, Upstream
 from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
 
 CONNECT_S: Final = 10.0
-SILENCE_S: Final = 300.0  # between two pieces of a stream
 READ_BYTES: Final = 256 * 1024
 FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
 DATA: Final = b"data:"
@@ -114,7 +113,7 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         total_s = timeout_s or self._timeout_s
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
             response = await self._send(method, url, data, timeout)
             async with response:
@@ -138,8 +137,6 @@ class Connection:
         session = self._opened()
         try:
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
-        except aiohttp.ClientConnectorError:
-            raise
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
 

@@ -5,15 +5,19 @@ import socket
 import struct
 import threading
 
+import pytest
+
 from nightshift.process.upstreams import Upstream
 from tests.helpers.waiting import WAIT_MAX_S
 from workers.upstreams.connection import Connection
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-RESETS_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER
+RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: what was sent is not waited for
+CLOSES = struct.pack("ii", 0, 0)
 
 
-def test_a_request_that_meets_the_end_of_a_kept_connection_is_sent_again() -> None:
+@pytest.mark.parametrize("linger", [RESETS, CLOSES], ids=["reset", "closed"])
+def test_a_request_that_meets_the_end_of_a_kept_connection_is_sent_again(linger: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(WAIT_MAX_S)
 
@@ -22,7 +26,7 @@ def test_a_request_that_meets_the_end_of_a_kept_connection_is_sent_again() -> No
             first.recv(1 << 16)
             first.sendall(ANSWER)
             first.recv(1 << 16)  # the next request
-            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS_AT_ONCE)
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             first.close()
             second, _ = listening.accept()
             with second:
