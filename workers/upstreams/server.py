@@ -65,6 +65,7 @@ class UpstreamServer(ModelServer):
         self.places = places
         self.waiting = Waiting()
         self.collector = dispatcher.metrics
+        self.engine_stats = RequestCounts(0, 0)
         self._histograms = EngineHistograms()
         self._dispatcher = dispatcher
         self._turns = UpstreamTurns()
