@@ -10,7 +10,7 @@ from workers.serving.model_server import Inference
 OURS: Final = ("priority", "service_tier", "request_id", "metadata", "store", "stream", "stream_options")
 """Fields that are for this service: of its queue, its records, and how it answers its own client."""
 RANKS: Final = {PriorityClass.INTERACTIVE: 0, PriorityClass.STANDARD: 1, PriorityClass.BACKGROUND: 2}
-"""The numbers of vLLM's and SGLang's `priority`: lower is sooner."""
+"""The numbers of vLLM's `priority`, and of SGLang's where it is told so: lower is sooner."""
 
 MIXED: Final = 4  # characters of a token, roughly; settled by the answer's usage
 
