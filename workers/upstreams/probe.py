@@ -23,16 +23,23 @@ OURSELVES: Final = "nightshift"
 RANKING_ENGINES: Final = ("vllm", "sglang")  # that take `priority`
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 
+CHATS: Final = "/v1/chat/completions"
+CLASSIFY: Final = "/classify"  # beside `/v1`, as at vLLM
+LIMITS: Final = ("max_tokens", "max_completion_tokens")
+"""Names of a chat's limit of tokens: the one that all servers know but for some of OpenAI's models."""
+
 _HI: Final = "Hi"
+_CHAT: Final[JsonObject] = {"messages": [{"role": "user", "content": _HI}]}
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": _HI}], "max_tokens": 1},
+    CHATS: _CHAT | {LIMITS[0]: 1},
     "/v1/completions": {"prompt": _HI, "max_tokens": 1},
     "/v1/embeddings": {"input": _HI},
     "/v1/rerank": {"query": _HI, "documents": [_HI]},
     "/v1/score": {"text_1": _HI, "text_2": _HI},
+    CLASSIFY: {"input": _HI},
+    "/v1/moderations": {"input": _HI},
 }
 """The least request of each route that an upstream may have."""
-CHATS: Final = "/v1/chat/completions"
 TEXT_ROUTES: Final = (CHATS, "/v1/completions")
 
 
@@ -59,6 +66,7 @@ class ServedModel:
     context_length: int
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
+    limit_field: str = LIMITS[0]
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
 
     @property
@@ -93,7 +101,13 @@ async def _model(
     said = upstream.model_at(id_there)
     if said is None:
         return None
-    routes = frozenset([route for route in QUESTIONS if await _answers(connection, route, id_there)])
+    asked_with = {"model": id_there}
+    routes = frozenset(
+        [r for r, body in QUESTIONS.items() if await _answers(connection, r, body | asked_with)]
+    )
+    limit_field = LIMITS[0]
+    if CHATS not in routes and await _answers(connection, CHATS, _CHAT | asked_with | {LIMITS[1]: 16}):
+        routes, limit_field = routes | {CHATS}, LIMITS[1]
     if not routes:
         if upstream.models is None:
             return None
@@ -116,6 +130,7 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
+        limit_field,
         CHATS in routes and await _continues(connection, id_there),
     )
 
@@ -126,10 +141,10 @@ def _kind(routes: frozenset[str]) -> ModelKind:
     return ModelKind.ENCODER if "/v1/embeddings" in routes else ModelKind.CLASSIFIER
 
 
-async def _answers(connection: Connection, route: str, model: str) -> bool:
+async def _answers(connection: Connection, route: str, question: JsonObject) -> bool:
     """Whether the route answers this model. Faults of the upstream's are raised."""
     try:
-        await connection.post(route, QUESTIONS[route] | {"model": model})
+        await connection.post(route, question)
     except (RowRefused, RowFailed, ModelGone):
         return False
     except Unavailable as error:

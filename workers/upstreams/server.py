@@ -27,7 +27,7 @@ from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.upstreams.answers import NoAnswer, StreamedAnswer, read_answer
-from workers.upstreams.bodies import tokens_expected, upstream_body
+from workers.upstreams.bodies import check_fields, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
@@ -83,12 +83,13 @@ class UpstreamServer(ModelServer):
         self._dispatcher.remove(self)
 
     def submit(self, inference: Inference) -> None:
-        if inference.endpoint.route not in self._routes:
+        if route_of(inference.endpoint) not in self._routes:
             raise InvalidRequest(
                 f"The upstreams of '{self.model.id}' do not answer {inference.endpoint.route}.",
                 param="model",
                 code="model_not_supported",
             )
+        check_fields(inference.body or {})
         if inference.group is not None and self.num_waiting >= self._waiting_max:
             raise Busy
         self._incoming.append(inference)
@@ -203,7 +204,7 @@ class UpstreamServer(ModelServer):
         open_to = {
             place.upstream.name: place
             for place in self.places
-            if not place.is_gone and pending.inference.endpoint.route in place.model.routes
+            if not place.is_gone and route_of(pending.inference.endpoint) in place.model.routes
         }
         choices = [place.upstream.places for place in open_to.values()]
         chosen = self._turns.choose(choices, time.monotonic(), is_interactive=not pending.is_bulk)
@@ -234,8 +235,8 @@ class UpstreamServer(ModelServer):
         streams = inference.request.streams
         if pending.is_bulk:
             streams = goes_on and may_be_long(inference.request)
-        body = upstream_body(inference, served.id_there, streams=streams, ranks=served.engine.takes_priority)
-        connection, route = place.upstream.connection, inference.endpoint.route
+        body = upstream_body(inference, served, streams=streams)
+        connection, route = place.upstream.connection, route_of(inference.endpoint)
         if not streams:
             if pending.answer is not None:
                 pending.answer = StreamedAnswer(inference)  # what there was is made again

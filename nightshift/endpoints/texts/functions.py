@@ -28,9 +28,10 @@ def functions_of(data: JsonObject) -> Tools | None:
         )
     if not isinstance(functions, list):
         raise invalid_value("functions", "must be a list of functions")
-    tools = [{"type": "function", "function": function} for function in functions]
     try:
-        called = tools_of({"tools": tools, "tool_choice": _choice(choice), "parallel_tool_calls": False})
+        called = tools_of(
+            {"tools": _tools(functions), "tool_choice": _choice(choice), "parallel_tool_calls": False}
+        )
         return called and replace(called, choice_field=OLD_FIELDS[1])
     except InvalidRequest as error:
         message = _in_old_words(error.message)
@@ -53,6 +54,16 @@ def call_message(data: JsonObject) -> JsonObject:
     return data | {"tool_calls": [{"id": _call_id(name), "type": "function", "function": call}]}
 
 
+def in_new_form(body: JsonObject) -> JsonObject:
+    """A chat's body, which was checked, with tools in place of functions."""
+    functions, choice = (body.get(field) for field in OLD_FIELDS)
+    new = {name: value for name, value in body.items() if name not in OLD_FIELDS}
+    new["messages"] = [_without_call(call_message(message)) for message in body["messages"]]
+    if functions:
+        new |= {"tools": _tools(functions), "parallel_tool_calls": False}
+    return new if choice is None else new | {"tool_choice": _choice(choice)}
+
+
 def in_old_form(choice: JsonObject) -> JsonObject:
     """A choice of an answer with its call, if it has one, as `function_call`."""
     message: JsonObject = dict(choice["message"])
@@ -70,6 +81,14 @@ def calls_in(message: JsonObject) -> list[JsonObject]:
     """The calls of an answer's message, in the new form; one of the old form has no id."""
     old = message.get("function_call")
     return [{"id": "", "type": "function", "function": old}] if old else message.get("tool_calls", [])
+
+
+def _tools(functions: list[Any]) -> list[JsonObject]:
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def _without_call(message: JsonObject) -> JsonObject:
+    return {name: value for name, value in message.items() if name != OLD_FIELDS[1]}
 
 
 def _choice(given: Any) -> Any:

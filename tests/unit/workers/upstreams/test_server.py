@@ -28,7 +28,6 @@ from tests.unit.workers.upstreams.conftest import CREATED_S, Asker, Opening
 from workers.serving.model_server import Busy
 from workers.upstreams.server import BREAKS_MAX
 
-
 PROBE = "Hi"
 
 

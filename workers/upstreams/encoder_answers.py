@@ -1,0 +1,89 @@
+"""Vectors and scores of an upstream as ours, checked: one for each input, and every one a number. Pure.
+
+What is no answer raises ValueError, KeyError or TypeError.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from nightshift.endpoints.encoders.embeddings import EmbeddingRequest, Embeddings, vector_bytes
+from nightshift.endpoints.encoders.rerank import RerankRequest
+from nightshift.endpoints.encoders.scores import ScoreRequest
+from nightshift.endpoints.encoders.scoring import Scored, ScoringEndpoint, ScoringRequest, floats, packed
+from nightshift.endpoints.results import Result
+from nightshift.jobs import JsonObject, Usage
+from workers.serving.model_server import Inference
+from workers.upstreams.faults import RowRefused
+
+LABELS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "classify": ("data", "probs", "classify-"),
+    "moderations": ("results", "category_scores", "modr-"),
+}
+"""The fields of an answer's entries and of their scores, and the beginning of its id."""
+
+
+def encoder_result(inference: Inference, body: JsonObject, usage: Usage) -> Result:
+    """Raises RowRefused for vectors of another size than the request's."""
+    endpoint, request, identity = inference.endpoint, inference.request, inference.identity
+    if isinstance(endpoint, Embeddings):
+        assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
+        return endpoint.result(request, _vectors(request, body), usage.prompt_tokens, None)
+    assert isinstance(endpoint, ScoringEndpoint), "no other endpoint has upstreams"
+    assert isinstance(request, ScoringRequest), "parsed by this endpoint"
+    if isinstance(request, RerankRequest | ScoreRequest):
+        scores = (
+            _rerank_scores(request, body) if isinstance(request, RerankRequest) else _scores(request, body)
+        )
+        scored = Scored(identity, (), [packed([score]) for score in scores], usage.prompt_tokens)
+        return endpoint.result(request, scored)
+    entries, values, prefix = LABELS[endpoint.name]
+    for entry in _in_order(body[entries], len(request.texts)):
+        scores = entry[values]
+        _check(scores.values() if isinstance(scores, dict) else scores)
+    ours = {"id": identity.id(prefix), "created": identity.created_s, "model": request.model}
+    body = {name: ours.get(name, value) for name, value in body.items()}
+    return Result(200, usage, endpoint.values(body), body)
+
+
+def _vectors(request: EmbeddingRequest, body: JsonObject) -> list[bytes]:
+    """float32, of one size."""
+    vectors = [vector_bytes(entry["embedding"]) for entry in _in_order(body["data"], len(request.inputs))]
+    for vector in vectors:
+        _check(floats(vector))
+    sizes = {len(vector) // 4 for vector in vectors}
+    if len(sizes) > 1 or 0 in sizes:
+        raise ValueError(f"vectors of {sizes} numbers")
+    if request.dimensions not in (None, *sizes):
+        said = f"The upstream's vectors have {sizes.pop()} numbers, and cannot have {request.dimensions}."
+        raise RowRefused(400, said, "dimensions", "unsupported_parameter")
+    return vectors
+
+
+def _rerank_scores(request: RerankRequest, body: JsonObject) -> list[float]:
+    """The score of each document; of those beyond `top_n`, which may be left out, the least."""
+    count = len(request.texts)
+    scores: dict[int, float] = {entry["index"]: entry["relevance_score"] for entry in body["results"]}
+    _check(scores.values())
+    if len(scores) < min(count, request.top_n or count) or not scores.keys() <= {*range(count)}:
+        raise ValueError(f"the documents {sorted(scores)} of {count}")
+    return [scores.get(index, -math.inf) for index in range(count)]
+
+
+def _scores(request: ScoreRequest, body: JsonObject) -> list[float]:
+    scores = [entry["score"] for entry in _in_order(body["data"], len(request.texts))]
+    _check(scores)
+    return scores
+
+
+def _in_order(entries: list[Any], count: int) -> list[Any]:
+    """The entries of all inputs."""
+    by_index = {entry.get("index", at): entry for at, entry in enumerate(entries)}
+    if by_index.keys() != {*range(count)}:
+        raise ValueError(f"{len(entries)} entries for {count} inputs")
+    return [by_index[index] for index in range(count)]
+
+
+def _check(numbers: Iterable[float]) -> None:
+    if not math.isfinite(math.fsum(numbers)):
+        raise ValueError("a number is not finite")
