@@ -13,7 +13,7 @@ from nightshift.endpoints.responses.request import STATEFUL, ResponsesRequest
 from nightshift.endpoints.responses.storing import FIELDS
 from nightshift.endpoints.texts.chat import ChatRequest, with_text_arguments
 from nightshift.endpoints.texts.functions import in_new_form
-from nightshift.endpoints.texts.generation import TextEndpoint
+from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.serving.model_server import Inference
@@ -21,30 +21,13 @@ from workers.upstreams.probe import CHATS, CLASSIFY, LIMITS, ServedModel
 
 OURS: Final = ("priority", "service_tier", "request_id", "metadata", "store", "stream", "stream_options")
 """Fields that are for this service: of its queue, its records, and how it answers its own client."""
-NOT_PASSED_ON: Final = frozenset(
-    {
-        *(
-            "api_base",
-            "api_key",
-            "api_version",
-            "base_url",
-            "custom_llm_provider",
-            "extra_headers",
-            "user_config",
-        ),
-        *("models", "fallbacks", "provider", "route", "plugins", "mock_response", "lora_path"),
-        *(
-            "bootstrap_host",
-            "bootstrap_port",
-            "bootstrap_room",
-            "data_parallel_rank",
-            "custom_logit_processor",
-        ),
-        *("rid", "session_params", "id_slot", "slot_id"),
-    }
-)
-"""Fields by which LiteLLM, OpenRouter, SGLang or llama.cpp would run another model, call another server or use
-what another tenant's request left. Other unknown fields are passed on.
+NOT_PASSED_ON: Final = {
+    *("api_base", "api_key", "base_url", "extra_headers", "user_config", "models", "fallbacks", "provider"),
+    *("route", "plugins", "lora_path", "rid", "session_params", "id_slot", "custom_logit_processor"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+}
+"""Fields by which LiteLLM, OpenRouter, SGLang or llama.cpp would run another model, call another server or
+use what another tenant has left there. Other unknown fields are passed on.
 """
 NOT_OF_CHATS: Final = {*ResponsesRequest.model_fields, *STATEFUL, *FIELDS} - {*ChatRequest.model_fields}
 ROUTES: Final[Mapping[str, str]] = {"/v1/responses": CHATS, "/v1/classify": CLASSIFY}
@@ -74,11 +57,10 @@ def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -
         body = _as_chat(request, body)
     elif isinstance(request, ChatRequest):
         body = in_new_form(body)
-    body = {name: value for name, value in body.items() if name not in OURS}
+    body = {name: value for name, value in body.items() if name not in (*OURS, *LIMITS)}
     body["model"] = served.id_there
-    if isinstance(request, ResponsesRequest | ChatRequest):
-        body = {name: value for name, value in body.items() if name not in LIMITS}
-        body |= _given({served.limit_field: request.output_tokens_max})
+    if isinstance(request, GenerationRequest) and request.output_tokens_max is not None:
+        body[served.limit_field] = request.output_tokens_max
     if streams:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     ranks = served.engine.takes_priority
@@ -104,7 +86,8 @@ def _as_chat(request: ResponsesRequest, body: JsonObject) -> JsonObject:
         "top_logprobs": request.logprobs_asked,
         **_tools(request),
     }
-    return {name: value for name, value in body.items() if name not in {*NOT_OF_CHATS, *said}} | _given(said)
+    kept = {name: value for name, value in body.items() if name not in {*NOT_OF_CHATS, *said}}
+    return kept | {name: value for name, value in said.items() if value is not None}
 
 
 def _tools(request: ResponsesRequest) -> JsonObject:
@@ -119,10 +102,6 @@ def _tools(request: ResponsesRequest) -> JsonObject:
         }
     callable = [tool for tool in tools.given if tool["function"]["name"] in tools.callable]
     return {"tools": callable, "tool_choice": "required" if tools.must_call else "auto"}
-
-
-def _given(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def tokens_expected(inference: Inference) -> int:

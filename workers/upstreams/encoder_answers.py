@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from nightshift.endpoints.encoders.embeddings import EmbeddingRequest, Embeddings, vector_bytes
 from nightshift.endpoints.encoders.rerank import RerankRequest
-from nightshift.endpoints.encoders.scores import ScoreRequest
 from nightshift.endpoints.encoders.scoring import Scored, ScoringEndpoint, ScoringRequest, floats, packed
 from nightshift.endpoints.results import Result
 from nightshift.jobs import JsonObject, Usage
@@ -31,14 +30,17 @@ def encoder_result(inference: Inference, body: JsonObject, usage: Usage) -> Resu
         return endpoint.result(request, _vectors(request, body), usage.prompt_tokens, None)
     assert isinstance(endpoint, ScoringEndpoint), "no other endpoint has upstreams"
     assert isinstance(request, ScoringRequest), "parsed by this endpoint"
-    if isinstance(request, RerankRequest | ScoreRequest):
-        scores = (
-            _rerank_scores(request, body) if isinstance(request, RerankRequest) else _scores(request, body)
-        )
+    count = len(request.texts)
+    if endpoint.ranks:  # one score each
+        if isinstance(request, RerankRequest):
+            scores = _document_scores(body["results"], count, request.top_n or count)
+        else:
+            scores = [entry["score"] for entry in _in_order(body["data"], count)]
+        _check(scores)
         scored = Scored(identity, (), [packed([score]) for score in scores], usage.prompt_tokens)
         return endpoint.result(request, scored)
     entries, values, prefix = LABELS[endpoint.name]
-    for entry in _in_order(body[entries], len(request.texts)):
+    for entry in _in_order(body[entries], count):
         scores = entry[values]
         _check(scores.values() if isinstance(scores, dict) else scores)
     ours = {"id": identity.id(prefix), "created": identity.created_s, "model": request.model}
@@ -60,20 +62,13 @@ def _vectors(request: EmbeddingRequest, body: JsonObject) -> list[bytes]:
     return vectors
 
 
-def _rerank_scores(request: RerankRequest, body: JsonObject) -> list[float]:
-    """The score of each document; of those beyond `top_n`, which may be left out, the least."""
-    count = len(request.texts)
-    scores: dict[int, float] = {entry["index"]: entry["relevance_score"] for entry in body["results"]}
-    _check(scores.values())
-    if len(scores) < min(count, request.top_n or count) or not scores.keys() <= {*range(count)}:
+def _document_scores(results: list[Any], count: int, top_n: int) -> list[float]:
+    """The score of each document; of one beyond `top_n`, which may be left out, less than any."""
+    scores: dict[int, float] = {result["index"]: result["relevance_score"] for result in results}
+    if len(scores) < min(count, top_n) or not scores.keys() <= {*range(count)}:
         raise ValueError(f"the documents {sorted(scores)} of {count}")
-    return [scores.get(index, -math.inf) for index in range(count)]
-
-
-def _scores(request: ScoreRequest, body: JsonObject) -> list[float]:
-    scores = [entry["score"] for entry in _in_order(body["data"], len(request.texts))]
-    _check(scores)
-    return scores
+    least = min(scores.values()) - 1
+    return [scores.get(index, least) for index in range(count)]
 
 
 def _in_order(entries: list[Any], count: int) -> list[Any]:

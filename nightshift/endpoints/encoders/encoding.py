@@ -69,6 +69,6 @@ class EncoderEndpoint(Endpoint):
         prompt_tokens: int,
         truncated_inputs: int | None = 0,
     ) -> Result:
-        """The same as values. `truncated_inputs`: how many were cut, as the request asked for; None: unknown."""
+        """The same as values. `truncated_inputs`: how many were cut, as was asked for; None: not known."""
         body = self.answer(request, embeddings, prompt_tokens)
         return Result(200, Usage(prompt_tokens), self.values(body), body)

@@ -40,6 +40,7 @@ NAMED_CHARS_MAX: Final = 64  # of a type in a message
 
 # The field of each kind of part that has its text.
 _TEXTS: Final[Mapping[str, str]] = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+_MEDIA: Final = ("input_image", "input_audio", "input_file")
 _THOUGHTS: Final[Mapping[str, str]] = {"reasoning_text": "text", "summary_text": "text"}  # of reasoning items
 
 
@@ -131,38 +132,28 @@ class _Items:
 
     def _content(self, value: Any, at: str) -> str | list[JsonObject]:
         """Text, or the parts of a chat's message where not all are text."""
-        is_mixed = isinstance(value, list) and len(value) <= PARTS_MAX and any(map(_is_media, value))
-        if not is_mixed:
+        if not isinstance(value, list) or len(value) > PARTS_MAX:
             return _text(value, at)
-        parts: list[JsonObject] = []
-        for index, part in enumerate(value):
-            place = f"{at}[{index}]"
-            if _is_media(part):
-                self.media[f"{place}.type"] = part["type"]
-                parts.append(_medium(part, place))
-            else:
-                parts.append({"type": "text", "text": _part_text(part, place, _TEXTS)})
-        return parts
+        parts = [self._part(part, f"{at}[{index}]") for index, part in enumerate(value)]
+        if any(part["type"] != "text" for part in parts):
+            return parts
+        return "".join(part["text"] for part in parts)
 
-
-def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in ("input_image", "input_audio", "input_file")
-
-
-def _medium(part: JsonObject, at: str) -> JsonObject:
-    """A part that is no text, as chats have it. Raises InvalidRequest."""
-    try:
-        check_media(part)
-    except ValueError as error:
-        raise invalid_value(at, str(error)) from error
-    kind, said = part["type"], {name: value for name, value in part.items() if name != "type"}
-    if kind == "input_audio":
-        return part
-    if kind == "input_file":
-        return {"type": "file", "file": said}
-    said["url"] = _string(said, "image_url", at)
-    del said["image_url"]
-    return {"type": "image_url", "image_url": said}
+    def _part(self, part: Any, at: str) -> JsonObject:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _MEDIA:
+            return {"type": "text", "text": _part_text(part, at, _TEXTS)}
+        self.media[f"{at}.type"] = kind
+        try:
+            check_media(part)
+        except ValueError as error:
+            raise invalid_value(at, str(error)) from error
+        said = {name: value for name, value in part.items() if name != "type"}
+        if kind == "input_image":
+            said = {"url": _string(part, "image_url", at)} | said
+            del said["image_url"]
+            return {"type": "image_url", "image_url": said}
+        return part if kind == "input_audio" else {"type": "file", "file": said}
 
 
 def _string(item: JsonObject, field: str, at: str) -> str:
