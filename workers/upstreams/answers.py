@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.structured.calls import Call, CallPart, call_json
+from nightshift.endpoints.structured.tools import CALLS_MAX
 from nightshift.endpoints.texts.chat import TEXTS
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.streams import AnswerHead
@@ -46,7 +47,7 @@ def read_answer(inference: Inference, data: bytes) -> Result:
         if isinstance(inference.endpoint, TextEndpoint):
             return _text_result(inference, _choices(body, inference.request.num_choices), usage_of(body))
         return encoder_result(inference, body, usage_of(body))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise NoAnswer(f"{type(error).__name__} {error}") from error
 
 
@@ -225,6 +226,8 @@ def _call_part(spoken: Spoken, delta: JsonObject) -> CallPart:
     index = delta.get("index")
     if index is None:  # Gemini's: calls come whole
         index = len(spoken.calls) - (not function.get("name"))
+    if not 0 <= index < CALLS_MAX:
+        raise IndexError(f"call {index}")
     while len(spoken.calls) <= index:
         spoken.calls.append(Call(""))
     call, text = spoken.calls[index], _arguments(function)

@@ -1,10 +1,10 @@
 """Vectors and scores of an upstream as ours, checked: one for each input, and every one a number. Pure.
 
-What is no answer raises ValueError, KeyError or TypeError.
+What is no answer raises ValueError, KeyError, TypeError or OverflowError.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nightshift.endpoints.encoders.embeddings import EmbeddingRequest, Embeddings, vector_bytes
@@ -15,6 +15,7 @@ from nightshift.jobs import JsonObject, Usage
 from workers.serving.model_server import Inference
 from workers.upstreams.faults import RowRefused
 
+FLOAT_BYTES: Final = 4
 LABELS: Final[Mapping[str, tuple[str, str, str]]] = {
     "classify": ("data", "probs", "classify-"),
     "moderations": ("results", "category_scores", "modr-"),
@@ -36,13 +37,12 @@ def encoder_result(inference: Inference, body: JsonObject, usage: Usage) -> Resu
             scores = _document_scores(body["results"], count, request.top_n or count)
         else:
             scores = [entry["score"] for entry in _in_order(body["data"], count)]
-        _check(scores)
-        scored = Scored(identity, (), [packed([score]) for score in scores], usage.prompt_tokens)
+        scored = Scored(identity, (), [_packed([score]) for score in scores], usage.prompt_tokens)
         return endpoint.result(request, scored)
     entries, values, prefix = LABELS[endpoint.name]
     for entry in _in_order(body[entries], count):
         scores = entry[values]
-        _check(scores.values() if isinstance(scores, dict) else scores)
+        _packed([*scores.values()] if isinstance(scores, dict) else scores)
     ours = {"id": identity.id(prefix), "created": identity.created_s, "model": request.model}
     body = {name: ours.get(name, value) for name, value in body.items()}
     return Result(200, usage, endpoint.values(body), body)
@@ -51,9 +51,7 @@ def encoder_result(inference: Inference, body: JsonObject, usage: Usage) -> Resu
 def _vectors(request: EmbeddingRequest, body: JsonObject) -> list[bytes]:
     """float32, of one size."""
     vectors = [vector_bytes(entry["embedding"]) for entry in _in_order(body["data"], len(request.inputs))]
-    for vector in vectors:
-        _check(floats(vector))
-    sizes = {len(vector) // 4 for vector in vectors}
+    sizes = {len(_packed(floats(vector))) // FLOAT_BYTES for vector in vectors}
     if len(sizes) > 1 or 0 in sizes:
         raise ValueError(f"vectors of {sizes} numbers")
     if request.dimensions not in (None, *sizes):
@@ -79,6 +77,9 @@ def _in_order(entries: list[Any], count: int) -> list[Any]:
     return [by_index[index] for index in range(count)]
 
 
-def _check(numbers: Iterable[float]) -> None:
-    if not math.isfinite(math.fsum(numbers)):
+def _packed(numbers: Sequence[float]) -> bytes:
+    """float32, of which none is too large."""
+    data = packed(numbers)
+    if not all(map(math.isfinite, floats(data))):
         raise ValueError("a number is not finite")
+    return data

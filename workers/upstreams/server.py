@@ -27,7 +27,7 @@ from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.upstreams.answers import NoAnswer, StreamedAnswer, read_answer
-from workers.upstreams.bodies import check_fields, route_of, tokens_expected, upstream_body
+from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
@@ -89,7 +89,8 @@ class UpstreamServer(ModelServer):
                 param="model",
                 code="model_not_supported",
             )
-        check_fields(inference.body or {})
+        may_fetch = all(place.upstream.config.fetches_urls for place in self.places)
+        check_request(inference.body or {}, inference.request, may_fetch=may_fetch)
         if inference.group is not None and self.num_waiting >= self._waiting_max:
             raise Busy
         self._incoming.append(inference)
