@@ -123,7 +123,7 @@ class StreamedAnswer:
         self._tokens = self._tokens_before = tokens
 
     def take(self, chunk: JsonObject) -> Iterator[Progress]:
-        """What is new with a chunk. Raises NoAnswer."""
+        """The news of a chunk. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
         try:

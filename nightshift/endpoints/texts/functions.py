@@ -51,14 +51,15 @@ def call_message(data: JsonObject) -> JsonObject:
     name, arguments = (call.get(part) if isinstance(call, dict) else None for part in ("name", "arguments"))
     if not isinstance(name, str) or not isinstance(arguments, str):
         raise ValueError("'function_call' must have a 'name' and its 'arguments' as text")
-    return data | {"tool_calls": [{"id": _call_id(name), "type": "function", "function": call}]}
+    message = {field: value for field, value in data.items() if field not in OLD_FIELDS}
+    return message | {"tool_calls": [{"id": _call_id(name), "type": "function", "function": call}]}
 
 
 def in_new_form(body: JsonObject) -> JsonObject:
     """A chat's body, which was checked, with tools in place of functions."""
     functions, choice = (body.get(field) for field in OLD_FIELDS)
     new = {name: value for name, value in body.items() if name not in OLD_FIELDS}
-    new["messages"] = [_without_call(call_message(message)) for message in body["messages"]]
+    new["messages"] = [*map(call_message, body["messages"])]
     if functions:
         new |= {"tools": _tools(functions), "parallel_tool_calls": False}
     return new if choice is None else new | {"tool_choice": _choice(choice)}
@@ -85,10 +86,6 @@ def calls_in(message: JsonObject) -> list[JsonObject]:
 
 def _tools(functions: list[Any]) -> list[JsonObject]:
     return [{"type": "function", "function": function} for function in functions]
-
-
-def _without_call(message: JsonObject) -> JsonObject:
-    return {name: value for name, value in message.items() if name != OLD_FIELDS[1]}
 
 
 def _choice(given: Any) -> Any:

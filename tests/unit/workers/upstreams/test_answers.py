@@ -33,10 +33,10 @@ def result_of(endpoint_name: str, request: JsonObject, answer: Any) -> Result:
 
 def answered(endpoint_name: str, request: JsonObject, answer: Any) -> JsonObject:
     """The body that the client gets."""
-    asked = inference(endpoint_name, request)
-    result = read_answer(asked, json.dumps(answer).encode())
-    origin = Origin(asked.identity, asked.request.model, asked.priority)
-    return asked.endpoint.body_of(origin, result)
+    prepared = inference(endpoint_name, request)
+    result = read_answer(prepared, json.dumps(answer).encode())
+    origin = Origin(prepared.identity, prepared.request.model, prepared.priority)
+    return prepared.endpoint.body_of(origin, result)
 
 
 @pytest.mark.parametrize(

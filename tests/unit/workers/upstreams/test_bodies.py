@@ -196,8 +196,8 @@ def test_a_stream_is_asked_for_with_its_usage_and_a_rank_where_one_is_understood
 
 
 def check(endpoint_name: str, body: JsonObject, *, may_fetch: bool = False) -> None:
-    asked = inference(endpoint_name, body)
-    check_request(body, asked.request, may_fetch=may_fetch)
+    prepared = inference(endpoint_name, body)
+    check_request(body, prepared.request, may_fetch=may_fetch)
 
 
 @pytest.mark.parametrize("name", ["api_base", "models", "bootstrap_host", "id_slot"])
