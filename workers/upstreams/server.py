@@ -155,7 +155,9 @@ class UpstreamServer(ModelServer):
         now_s = time.monotonic()
         while self._incoming:
             inference = self._incoming.popleft()
-            self.waiting.put(Pending(inference, now_s, tokens_expected(inference), inference.breaks))
+            tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
+            pending = Pending(inference, now_s, tokens_expected(inference), inference.breaks, tokens)
+            self.waiting.put(pending)
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
