@@ -123,7 +123,7 @@ class StreamedAnswer:
         self._tokens = self._tokens_before = tokens
 
     def take(self, chunk: JsonObject) -> Iterator[Progress]:
-        """The news of a chunk. Raises NoAnswer."""
+        """The news of a chunk, for a client. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
         try:
@@ -167,8 +167,8 @@ class StreamedAnswer:
             self._kept = (spoken.text, self._tokens)
         told = min(self._told_chars, len(text))
         self._told_chars -= told
-        if tokens:
-            thought = reasoning if _shows_thought(self._inference) else ""
+        if tokens and self._inference.is_streamed:
+            thought = reasoning if reasoning and _shows_thought(self._inference) else ""
             yield Progress(text[told:], tokens, index, logprobs=logprobs, calls=parts, reasoning=thought)
 
 

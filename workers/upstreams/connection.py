@@ -21,7 +21,6 @@ from nightshift.process.upstreams import SETTING, Upstream
 from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
 
 CONNECT_S: Final = 10.0
-SILENCE_S: Final = 300.0  # between two pieces of a stream
 READ_BYTES: Final = 256 * 1024
 FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
 DATA: Final = b"data:"
@@ -68,14 +67,19 @@ class Connection:
         return body if isinstance(body, dict) else {"data": body}
 
     async def stream(self, route: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
-        """The chunks of a stream of server-sent events, which ends with `[DONE]`. Raises as `post`."""
+        """The chunks of a stream of server-sent events, to `[DONE]` or its end. Raises as `post`."""
         async with self._answered("POST", self._url(route), body) as response:
-            buffer, total = b"", 0
+            pieces: list[bytes] = []  # of a line that has not ended: joined once, however long it is
+            total = 0
             async for piece in response.content.iter_any():
                 total += len(piece)
                 if total > self._bytes_max:
                     raise _too_large(self._bytes_max)
-                *lines, buffer = (buffer + piece).split(b"\n")
+                pieces.append(piece)
+                if b"\n" not in piece:
+                    continue
+                *lines, rest = b"".join(pieces).split(b"\n")
+                pieces = [rest]
                 for line in lines:
                     if not line.startswith(DATA):
                         continue
@@ -83,7 +87,6 @@ class Connection:
                     if data == DONE:
                         return
                     yield _chunk(data)
-        raise BrokenOff("ended a stream before its end")
 
     async def close(self) -> None:
         if self._session is not None:
@@ -100,7 +103,7 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         total_s = timeout_s or self._timeout_s
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
             response = await self._send(method, url, data, timeout)
             async with response:
@@ -124,7 +127,7 @@ class Connection:
         session = self._opened()
         try:
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
-        except aiohttp.ServerDisconnectedError:
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             return await session.request(method, url, data=data, timeout=timeout, allow_redirects=False)
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -141,12 +144,12 @@ class Connection:
 
     async def _read(self, response: aiohttp.ClientResponse, bytes_max: int, *, cut: bool = False) -> bytes:
         """The body; where it is longer, its beginning with `cut`. Raises RowRefused without."""
-        data = await response.content.read(bytes_max + 1)
+        data = bytearray()  # appended to in place
         while len(data) <= bytes_max and (more := await response.content.read(bytes_max + 1 - len(data))):
             data += more
         if len(data) > bytes_max and not cut:
             raise _too_large(bytes_max)
-        return data
+        return bytes(data)
 
 
 def _too_large(bytes_max: int) -> RowRefused:

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +26,11 @@ from workers.serving.busy import RecentShare
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer
-from workers.upstreams.answers import NoAnswer, StreamedAnswer, read_answer
+from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
-from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
+from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.loop import LoopThread
 from workers.upstreams.probe import ServedModel
 from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
@@ -157,7 +157,9 @@ class UpstreamServer(ModelServer):
         now_s = time.monotonic()
         while self._incoming:
             inference = self._incoming.popleft()
-            self.waiting.put(Pending(inference, now_s, tokens_expected(inference), inference.breaks))
+            tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
+            pending = Pending(inference, now_s, tokens_expected(inference), inference.breaks, tokens)
+            self.waiting.put(pending)
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
@@ -248,36 +250,20 @@ class UpstreamServer(ModelServer):
             pending.answer = StreamedAnswer(inference, self._earlier(inference) if goes_on else None)
         else:
             pending.answer.resume()
-        if (so_far := pending.answer.so_far).tokens_without_ids:
+        if (so_far := pending.answer.so_far).num_tokens:
             body = continued(body, inference.request, so_far)
-        try:
-            async with aclosing(connection.stream(route, body)) as chunks:
-                await self._take(pending, pending.answer, chunks, partial(place.upstream.first_token, sent))
-        except BrokenOff:
-            if not pending.answer.is_whole:
-                raise
-        if not pending.answer.is_whole:
-            raise NoAnswer("it has no finish reason")
-        return pending.answer.result()
-
-    async def _take(
-        self,
-        pending: Pending,
-        answer: StreamedAnswer,
-        chunks: AsyncIterator[JsonObject],
-        on_first: Callable[[float], None],
-    ) -> None:
-        """Tells a client what comes; a row is asked for it (`generated`)."""
         if pending.is_bulk:
-            self._streamed[pending.inference.id] = pending
-        async for chunk in chunks:
-            for progress in answer.take(chunk):
-                if pending.is_bulk:
-                    continue
-                if not pending.is_shown:
-                    on_first(time.monotonic())
-                pending.is_shown = True
-                pending.inference.listener(progress)
+            self._streamed[inference.id] = pending  # it is asked for what has come (`generated`)
+        async with aclosing(connection.stream(route, body)) as chunks:
+            async for chunk in chunks:
+                for progress in pending.answer.take(chunk):
+                    if not pending.is_shown:
+                        place.upstream.first_token(sent, time.monotonic())
+                    pending.is_shown = True
+                    inference.listener(progress)
+        if not pending.answer.is_whole:
+            raise BrokenOff("ended a stream before its end")
+        return pending.answer.result()
 
     def _goes_on(self, pending: Pending, place: Place) -> bool:
         """Whether an answer that is cut off there is continued from its text."""
@@ -310,7 +296,8 @@ class UpstreamServer(ModelServer):
         )
         if isinstance(fault, ModelGone):
             place.is_gone = True
-        if isinstance(fault, BrokenOff):
+        was_well = place.upstream.trouble is None  # it may be well but for this request
+        if isinstance(fault, BrokenOff) or (was_well and isinstance(fault, Unavailable)):
             pending.broke_off()
         is_lost = pending.is_shown and not self._can_resume(pending)
         if is_lost or pending.breaks >= BREAKS_MAX:

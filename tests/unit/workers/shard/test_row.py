@@ -1,7 +1,10 @@
 """One row: its tokens over several tries and leases, and whether it may end in the time there is."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from nightshift.endpoints.texts.chat import Chat
 from tests.unit.workers.scripted import chat_body
@@ -31,10 +34,9 @@ def hopeless(rows: list[ShardRow], longest: int, left_s: float) -> list[int]:
     return [rows.index(row) for row in hopeless_rows(rows, longest, left_s, NOW_S)]
 
 
-def begun(so_far: CarryOver | None = None) -> ShardRow:
-    """A row with two choices."""
+def begun(so_far: CarryOver | None = None, num_choices: int = 2) -> ShardRow:
     server = cast(ModelServer, SimpleNamespace(context_length=128, made_by_of=lambda model_id: None))
-    row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=2)), server=server)
+    row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=num_choices)), server=server)
     row.begin(so_far, NOW_S)
     return row
 
@@ -62,6 +64,38 @@ def test_earlier_tokens_that_are_not_continued_are_dropped_from_all_choices() ->
 
     assert (choices(continued), continued.saved) == ([[7, 8, 5], [9]], 3)
     assert (choices(anew), anew.saved) == ([[5], []], 0)
+
+
+SO = ChoiceSoFar(text=" So", tokens_without_ids=2)
+
+
+def test_a_text_that_is_continued_takes_the_place_of_its_beginning() -> None:
+    row = begun(CarryOver([SO]), 1)
+    further = replace(SO, text=" So far", tokens_without_ids=4)
+
+    assert row.add(Progress(so_far=SO)) == 0
+    assert row.add(Progress(so_far=further)) == 0
+
+    assert row.carry_over.choices[0] == further
+    assert row.num_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Progress(so_far=ChoiceSoFar(text=" No", tokens_without_ids=3)),
+        Progress(so_far=ChoiceSoFar()),
+        Progress(token_ids=[5]),
+    ],
+    ids=["another text", "none", "an engine of ours"],
+)
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_text_that_is_not_continued_is_dropped(progress: Progress, *, is_told: bool) -> None:
+    row = begun(CarryOver([SO]), 1)
+    if is_told and progress.so_far is not None:
+        row.add(Progress(so_far=SO))
+
+    assert row.add(progress) == SO.num_tokens
 
 
 def test_a_row_is_given_up_that_needs_more_than_the_time_with_some_slack() -> None:

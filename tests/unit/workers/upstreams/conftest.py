@@ -15,6 +15,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.process.settings import WorkerSettings
 from tests.helpers.upstreams import SimulatedUpstream, simulated_upstream
 from tests.helpers.waiting import WAIT_MAX_S
+from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
 from workers.upstreams.opening import open_upstreams
@@ -26,7 +27,7 @@ CREATED_S = 1_800_000_000
 
 @dataclass
 class Heard:
-    """What is heard of one request."""
+    """Collects what is heard of one request."""
 
     inference: Inference
     progress: list[Progress] = field(default_factory=list)
@@ -83,6 +84,8 @@ class Asker:
         is_bulk: bool = True,
         priority: PriorityClass = PriorityClass.STANDARD,
         tenant_id: str = TENANT,
+        carry_over: CarryOver | None = None,
+        breaks: int = 0,
         **fields: Any,
     ) -> Heard:
         """`fields`: more of the body."""
@@ -96,10 +99,12 @@ class Asker:
             Identity(f"row-{self._count}", CREATED_S),
             priority,
             listener=lambda progress: heard(progress),
+            carry_over=carry_over,
             group="job_1" if is_bulk else None,
             tenant_id=tenant_id,
             body=body,
             is_streamed=not is_bulk,
+            breaks=breaks,
         )
         heard = Heard(inference)
         self.server.submit(inference)
