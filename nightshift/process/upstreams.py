@@ -58,6 +58,10 @@ class Upstream(BaseModel):
     """Time for a whole answer."""
     each_address: bool = False
     """Whether each address that its host resolves to is a server of its own, as behind a headless Service."""
+    fetches_urls: bool = False
+    """Whether it may fetch images and files from addresses that requests name: of a hosted API, or where it
+    reaches no network of yours.
+    """
     ca_file: Path | None = None
     """Certificates to trust in place of the system's."""
     price_per_million_input_tokens: Price = 0.0

@@ -4,23 +4,33 @@ The shapes are OpenAI's and, beyond them, vLLM's (`reasoning_content`, `reasonin
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from nightshift.endpoints import Endpoint
-from nightshift.endpoints.results import TRUNCATED, Result
+from nightshift.endpoints.results import Result
 from nightshift.endpoints.structured.calls import Call, CallPart, call_json
+from nightshift.endpoints.structured.tools import CALLS_MAX
+from nightshift.endpoints.texts.chat import TEXTS
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
-from workers.upstreams.faults import BrokenOff
+from workers.upstreams.encoder_answers import encoder_result
+from workers.upstreams.faults import BrokenOff, RowRefused
 
 TOKENS_MAX: Final = 2**31 - 1  # more in a usage is none
 ONE_TOKEN: Final = (0,)  # of a streamed part whose tokens are not told: it counts as one
+FILTERED: Final = "content_filter"
+REASONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("length", "max_tokens", "max_length", "model_length"), "length"),
+    **dict.fromkeys((FILTERED, "safety", "recitation", "refusal", "sensitive"), FILTERED),
+}
+"""OpenAI's finish reasons for those of other servers; the others are an answer's own end, or its calls."""
+FAILURES: Final = ("abort", "error", "insufficient_system_resource", "network_error")
+"""Finish reasons of an answer that the server gave up."""
 
 
 class NoAnswer(BrokenOff):
@@ -35,9 +45,9 @@ def read_answer(inference: Inference, data: bytes) -> Result:
     body = _object(data)
     try:
         if isinstance(inference.endpoint, TextEndpoint):
-            return _text_result(inference, [*map(_spoken, _choices(body))], usage_of(body))
-        return _values_result(inference, body)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+            return _text_result(inference, _choices(body, inference.request.num_choices), usage_of(body))
+        return encoder_result(inference, body, usage_of(body))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise NoAnswer(f"{type(error).__name__} {error}") from error
 
 
@@ -64,9 +74,19 @@ class Spoken:
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
+    is_refusal: bool = False
     calls: list[Call] = field(default_factory=list)
     logprobs: JsonObject | None = None
     prompt_logprobs: Sequence[JsonObject | None] | None = None
+
+    @property
+    def reason(self) -> str:
+        """The finish reason. Raises NoAnswer for an answer that the upstream gave up."""
+        said = str(self.finish_reason or "stop").lower()
+        if said in FAILURES:
+            raise NoAnswer(f"it ended with {said!r}")
+        own = "tool_calls" if self.calls else "stop"
+        return FILTERED if self.is_refusal else REASONS.get(said, own)
 
 
 class StreamedAnswer:
@@ -129,12 +149,13 @@ class StreamedAnswer:
         return _text_result(self._inference, self._spoken, usage)
 
     def _take_choice(self, choice: JsonObject) -> Iterator[Progress]:
-        index = choice["index"]
+        index = choice.get("index", 0)
         spoken = self._spoken[index]
         delta = choice.get("delta")
         said = {"content": choice.get("text")} if delta is None else delta
-        text, reasoning = said.get("content") or "", _reasoning_of(said)
+        text, reasoning = _content_of(said), _reasoning_of(said)
         spoken.finish_reason = choice.get("finish_reason") or spoken.finish_reason
+        spoken.is_refusal |= bool(said.get("refusal"))
         logprobs = choice.get("logprobs")
         spoken.logprobs = _joined(spoken.logprobs, logprobs)
         spoken.text += text
@@ -156,13 +177,14 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
     assert isinstance(endpoint, TextEndpoint), "it answers with text"
     assert isinstance(request, GenerationRequest), "parsed by this endpoint"
     if len(spoken) != request.num_choices:
-        raise NoAnswer(f"{len(spoken)} choices in place of {request.num_choices}")
+        said = f"The upstream answers with {len(spoken)} choices, not with {request.num_choices}."
+        raise RowRefused(400, said, "n", "unsupported_parameter")
     id = endpoint.answer_id(identity.name)
     choices = [
         Choice(
             one.text,
-            one.finish_reason or "stop",
-            one.logprobs,
+            one.reason,
+            None if request.logprobs_asked is None else one.logprobs,
             [call_json(call, id, number, index) for index, call in enumerate(one.calls)],
             one.reasoning if _shows_thought(inference) else "",
             one.prompt_logprobs,
@@ -173,59 +195,63 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
     return endpoint.result(request, head, choices=choices, usage=usage)
 
 
-def _values_result(inference: Inference, body: JsonObject) -> Result:
-    """An answer with numbers; its body is kept where its values do not say it all."""
-    endpoint: Endpoint = inference.endpoint
-    values = endpoint.values(body)
-    if not any(value is not None for value in values.values()) and not _rows_of(body):
-        raise NoAnswer("it has no data")
-    says_all = all(value is not None for name, value in values.items() if name != TRUNCATED)
-    if says_all and (inference.body or {}).get("encoding_format") != "base64":
-        return Result(200, usage_of(body), values)
-    body["model"] = inference.request.model
-    if "created" in body:
-        body["created"] = inference.identity.created_s
-    return Result(200, usage_of(body), values, body)
-
-
-def _rows_of(body: JsonObject) -> Any:
-    return body.get("data") or body.get("results")
-
-
-def _choices(body: JsonObject) -> Sequence[JsonObject]:
+def _choices(body: JsonObject, num_choices: int) -> list[Spoken]:
     choices = body.get("choices")
+    if choices == [] and "id" in body:  # nothing passed a filter
+        return [Spoken(finish_reason=FILTERED)] * num_choices
     if not isinstance(choices, list) or not choices:
         raise NoAnswer("it has no choices")
-    return sorted(choices, key=lambda choice: choice.get("index", 0))
+    in_order = sorted(choices, key=lambda choice: choice.get("index", 0))
+    return [_spoken(choice, body.get("prompt_logprobs")) for choice in in_order]
 
 
-def _spoken(choice: JsonObject) -> Spoken:
+def _spoken(choice: JsonObject, prompt_logprobs: Any) -> Spoken:
+    """`prompt_logprobs`: where they are beside the choices, as vLLM's of a chat."""
     message = choice["message"] if "message" in choice else {"content": choice["text"]}
-    calls = [
-        Call(function["name"], is_whole=True, pieces=[function["arguments"]])
-        for function in (call["function"] for call in message.get("tool_calls") or ())
-    ]
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
     return Spoken(
-        message.get("content") or "",
+        _content_of(message),
         _reasoning_of(message),
         choice.get("finish_reason"),
-        calls,
+        bool(message.get("refusal")),
+        [Call(function["name"], is_whole=True, pieces=[_arguments(function)]) for function in functions],
         choice.get("logprobs"),
-        choice.get("prompt_logprobs"),
+        choice.get("prompt_logprobs", prompt_logprobs),
     )
 
 
 def _call_part(spoken: Spoken, delta: JsonObject) -> CallPart:
     """New text of a call. A call begins with its name, and its arguments follow."""
-    index, function = delta["index"], delta.get("function") or {}
+    function = delta.get("function") or {}
+    index = delta.get("index")
+    if index is None:  # Gemini's: calls come whole
+        index = len(spoken.calls) - (not function.get("name"))
+    if not 0 <= index < CALLS_MAX:
+        raise IndexError(f"call {index}")
     while len(spoken.calls) <= index:
         spoken.calls.append(Call(""))
-    call, text = spoken.calls[index], function.get("arguments") or ""
+    call, text = spoken.calls[index], _arguments(function)
     call.name = call.name or function.get("name") or ""
     after = spoken.calls[index - 1].num_chars if index else len(spoken.text)
     part = CallPart(index, call.name, after, call.num_chars, text)
     call.add(text)
     return part
+
+
+def _arguments(function: JsonObject) -> str:
+    """JSON; some servers give an object."""
+    given = function.get("arguments") or ""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+
+def _content_of(message: JsonObject) -> str:
+    """The text of a message, whole or in parts, or the reason why the model refuses to answer."""
+    given = message.get("content") or message.get("refusal") or ""
+    if isinstance(given, list):  # Mistral's
+        return "".join(part["text"] for part in given if part["type"] in TEXTS)
+    if not isinstance(given, str):
+        raise TypeError("its content is no text")
+    return given
 
 
 def _joined(so_far: JsonObject | None, new: JsonObject | None) -> JsonObject | None:
@@ -246,6 +272,10 @@ def _shows_thought(inference: Inference) -> bool:
 
 
 def _reasoning_of(message: JsonObject) -> str:
+    content = message.get("content")
+    if isinstance(content, list):  # Mistral's
+        thoughts = [part["thinking"] for part in content if part["type"] == "thinking"]
+        return "".join(_content_of({"content": thought}) for thought in thoughts)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return reasoning if isinstance(reasoning, str) else ""
 

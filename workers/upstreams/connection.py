@@ -104,8 +104,9 @@ class Connection:
             await self._session.close()
 
     def _url(self, route: str) -> str:
-        """`/v1/chat/completions` is `/chat/completions` below the upstream's base."""
-        return self._base + route.removeprefix("/v1")
+        """`/v1/chat/completions` is `/chat/completions` below the upstream's base, `/classify` beside it."""
+        below = route.removeprefix("/v1")
+        return (self._root if below == route else self._base) + below
 
     @asynccontextmanager
     async def _answered(

@@ -24,12 +24,14 @@ def may_be_long(request: ModelRequest) -> bool:
 
 def may_continue(request: ModelRequest, *, continues_chats: bool) -> bool:
     """Whether the rest of an answer follows from its text: one text with no form, no tools and no
-    log-probabilities, and no penalties, which count only what an answer generates itself.
+    log-probabilities, and no penalties, which count only what an answer generates itself. A chat's template
+    is used as it was when it was asked whether it continues chats.
     """
     match request:
         case ChatRequest():
-            ends_as_usual = request.add_generation_prompt is not False and not request.continue_final_message
-            is_text = continues_chats and ends_as_usual and not (request.tools or request.functions)
+            has_own_end = request.add_generation_prompt is False or request.messages[-1].role == "assistant"
+            has_more = request.tools or request.functions or request.chat_template_kwargs
+            is_text = continues_chats and not (has_own_end or has_more)
         case CompletionRequest():
             is_text = request.num_prompts == 1 and isinstance(request.prompts_given[0], str)
         case _:

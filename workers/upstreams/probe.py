@@ -25,16 +25,23 @@ OURSELVES: Final = "nightshift"
 SGLANG_LOW_FIRST: Final = "schedule_low_priority_values_first"
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 
+CHATS: Final = "/v1/chat/completions"
+CLASSIFY: Final = "/classify"  # beside `/v1`, as at vLLM
+LIMITS: Final = ("max_tokens", "max_completion_tokens")
+"""Names of a chat's limit of tokens: the one that all servers know but for some of OpenAI's models."""
+
 _HI: Final = "Hi"
+_CHAT: Final[JsonObject] = {"messages": [{"role": "user", "content": _HI}]}
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": _HI}], "max_tokens": 1},
+    CHATS: _CHAT | {LIMITS[0]: 1},
     "/v1/completions": {"prompt": _HI, "max_tokens": 1},
     "/v1/embeddings": {"input": _HI},
     "/v1/rerank": {"query": _HI, "documents": [_HI]},
     "/v1/score": {"text_1": _HI, "text_2": _HI},
+    CLASSIFY: {"input": _HI},
+    "/v1/moderations": {"input": _HI},
 }
 """The least request of each route that an upstream may have."""
-CHATS: Final = "/v1/chat/completions"
 TEXT_ROUTES: Final = (CHATS, "/v1/completions")
 
 
@@ -58,6 +65,7 @@ class ServedModel:
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
     takes_priority: bool = False
+    limit_field: str = LIMITS[0]
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
 
     @property
@@ -99,6 +107,12 @@ async def _model(
     if said is None:
         return None
     routes = frozenset([route for route in QUESTIONS if await takes(connection, route, id_there) is not None])
+    limit_field = LIMITS[0]
+    if (
+        CHATS not in routes
+        and await _answers(connection, CHATS, _CHAT | {LIMITS[1]: 16}, id_there) is not None
+    ):
+        routes, limit_field = routes | {CHATS}, LIMITS[1]
     if not routes:
         if upstream.models is None:
             return None
@@ -121,6 +135,7 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
+        limit_field,
         await _ranks(connection, engine, routes, id_there),
         CHATS in routes and await _continues(connection, id_there),
     )
@@ -136,8 +151,13 @@ async def takes(
     connection: Connection, route: str, model: str, more: JsonObject | None = None
 ) -> JsonObject | None:
     """The answer to the route's least request with `more` fields; None: it refuses. Raises UpstreamFault."""
+    return await _answers(connection, route, QUESTIONS[route] | (more or {}), model)
+
+
+async def _answers(connection: Connection, route: str, question: JsonObject, model: str) -> JsonObject | None:
+    """The answer to a question; None: the upstream refuses. Raises UpstreamFault."""
     try:
-        answer = await connection.post(route, QUESTIONS[route] | {"model": model} | (more or {}))
+        answer = await connection.post(route, question | {"model": model})
         body = json.loads(answer.data)
     except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
         return None

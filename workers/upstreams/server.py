@@ -28,7 +28,7 @@ from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer, RequestCounts, engine_class
 from workers.upstreams.answers import StreamedAnswer, read_answer
-from workers.upstreams.bodies import tokens_expected, upstream_body
+from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
@@ -88,12 +88,14 @@ class UpstreamServer(ModelServer):
         self._dispatcher.remove(self)
 
     def submit(self, inference: Inference) -> None:
-        if inference.endpoint.route not in self._routes:
+        if route_of(inference.endpoint) not in self._routes:
             raise InvalidRequest(
                 f"The upstreams of '{self.model.id}' do not answer {inference.endpoint.route}.",
                 param="model",
                 code="model_not_supported",
             )
+        may_fetch = all(place.upstream.config.fetches_urls for place in self.places)
+        check_request(inference.body or {}, inference.request, may_fetch=may_fetch)
         if inference.group is not None and self.num_waiting >= self._waiting_max:
             raise Busy
         self._incoming.append(inference)
@@ -165,7 +167,9 @@ class UpstreamServer(ModelServer):
         now_s = time.monotonic()
         while self._incoming:
             inference = self._incoming.popleft()
-            self.waiting.put(Pending(inference, now_s, tokens_expected(inference), inference.breaks))
+            tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
+            pending = Pending(inference, now_s, tokens_expected(inference), inference.breaks, tokens)
+            self.waiting.put(pending)
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
@@ -218,7 +222,7 @@ class UpstreamServer(ModelServer):
         open_to = {
             place.upstream.name: place
             for place in self.places
-            if not place.is_gone and pending.inference.endpoint.route in place.model.routes
+            if not place.is_gone and route_of(pending.inference.endpoint) in place.model.routes
         }
         choices = [place.upstream.places for place in open_to.values()]
         chosen = self._turns.choose(choices, time.monotonic(), is_interactive=not pending.is_bulk)
@@ -252,8 +256,8 @@ class UpstreamServer(ModelServer):
         streams = inference.request.streams
         if pending.is_bulk:
             streams = goes_on and may_be_long(inference.request)
-        body = upstream_body(inference, served.id_there, streams=streams, ranks=served.takes_priority)
-        connection, route = place.upstream.connection, inference.endpoint.route
+        body = upstream_body(inference, served, streams=streams)
+        connection, route = place.upstream.connection, route_of(inference.endpoint)
         if not streams:
             if pending.answer is not None:
                 pending.answer = StreamedAnswer(inference)  # what there was is made again

@@ -18,10 +18,10 @@ class Pending:
     since_s: float  # when it came, monotonic
     tokens_expected: int
     breaks: int = 0  # how often an upstream broke it off and it came no further
+    tokens_most: int = 0  # that it has had to continue from
     is_shown: bool = False  # its client has seen a part of an answer
     answer: StreamedAnswer | None = None  # as far as it has come
     is_plain: bool = False  # a bulk row that is neither streamed nor continued: that was refused
-    tokens_most: int = 0  # that it has had to continue from
 
     @property
     def is_bulk(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from nightshift import endpoints
 from nightshift.cli.terminal import rows_text
+from nightshift.endpoints.texts.chat import with_text_arguments
 from nightshift.endpoints.texts.generation import Conversation, GenerationRequest
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import JsonObject
@@ -78,27 +79,13 @@ def _first_conversation(answer: dict[str, Any]) -> JsonObject | None:
         return None
     return {
         "model": request.model,
-        "messages": [_with_texts(message) for message in prompt.messages],
+        "messages": [*map(with_text_arguments, prompt.messages)],
         "tools": list(prompt.tools) or None,
         "chat_template_kwargs": dict(prompt.arguments) or None,
         "reasoning_effort": prompt.effort,
         "add_generation_prompt": prompt.ending == "answer",
         "continue_final_message": prompt.ending == "open",
     }
-
-
-def _with_texts(message: JsonObject) -> JsonObject:
-    """A message whose calls have their arguments as text again."""
-    calls = [
-        call | {"function": function | {"arguments": _text_of(function["arguments"])}}
-        for call in message.get("tool_calls", ())
-        for function in [call["function"]]
-    ]
-    return message | ({"tool_calls": calls} if calls else {})
-
-
-def _text_of(arguments: JsonObject | str) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _input_line(input: dict[str, Any]) -> str:

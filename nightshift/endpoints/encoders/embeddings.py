@@ -101,7 +101,7 @@ class Embeddings(EncoderEndpoint):
         request: ModelRequest,
         embeddings: Sequence[bytes],
         prompt_tokens: int,
-        truncated_inputs: int = 0,
+        truncated_inputs: int | None = 0,
     ) -> Result:
         """A row with one input has its vector as a value; others have the body alone."""
         assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
@@ -118,7 +118,7 @@ class Embeddings(EncoderEndpoint):
         data = body.get("data") or []
         counted = (body.get("usage") or {}).get(TRUNCATED)
         return {
-            "embedding": _decoded(data[0]["embedding"]) if len(data) == 1 else None,
+            "embedding": vector_bytes(data[0]["embedding"]) if len(data) == 1 else None,
             TRUNCATED: None if counted is None else count_bytes(counted),
         }
 
@@ -188,5 +188,6 @@ def _encoded(vector: bytes, encoding_format: str) -> str | list[float]:
     return list(memoryview(vector).cast("f"))
 
 
-def _decoded(vector: str | list[float]) -> bytes:
+def vector_bytes(vector: str | list[float]) -> bytes:
+    """The float32 numbers of a vector in an answer."""
     return base64.b64decode(vector) if isinstance(vector, str) else array("f", vector).tobytes()

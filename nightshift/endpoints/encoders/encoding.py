@@ -67,8 +67,8 @@ class EncoderEndpoint(Endpoint):
         request: ModelRequest,
         embeddings: Sequence[bytes],
         prompt_tokens: int,
-        truncated_inputs: int = 0,
+        truncated_inputs: int | None = 0,
     ) -> Result:
-        """The same as values. `truncated_inputs`: how many were cut, as the request asked for."""
+        """The same as values. `truncated_inputs`: how many were cut, as was asked for; None: not known."""
         body = self.answer(request, embeddings, prompt_tokens)
         return Result(200, Usage(prompt_tokens), self.values(body), body)

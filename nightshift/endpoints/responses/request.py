@@ -1,6 +1,6 @@
 """The fields of a request for a response, and its input as messages for a chat template:
 
-    message                 a message; its parts are text
+    message                 a message; its parts are text, images, sounds and files
     function_call           a call in the assistant's message before it, or in one of its own
     function_call_output    a message of the tool
     reasoning               the thought of the assistant's message that follows
@@ -28,7 +28,8 @@ from nightshift.endpoints.requests import (
 from nightshift.endpoints.responses.storing import FIELDS, Storing
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, Tools, arguments_of, called, tools_of
-from nightshift.endpoints.texts.generation import TEXT_ALONE, CallingRequest, Conversation, template_role
+from nightshift.endpoints.texts.chat import check_media
+from nightshift.endpoints.texts.generation import CallingRequest, Conversation, template_role
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX
 from nightshift.endpoints.texts.reasoning import ReasoningRequest, with_thought
 from nightshift.errors import InvalidRequest
@@ -39,10 +40,11 @@ NAMED_CHARS_MAX: Final = 64  # of a type in a message
 
 # The field of each kind of part that has its text.
 _TEXTS: Final[Mapping[str, str]] = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+_MEDIA: Final = ("input_image", "input_audio", "input_file")
 _THOUGHTS: Final[Mapping[str, str]] = {"reasoning_text": "text", "summary_text": "text"}  # of reasoning items
 
 
-def messages_of(given: object, instructions: str | None) -> list[JsonObject]:
+def messages_of(given: object, instructions: str | None) -> "_Items":
     """Raises InvalidRequest naming the first wrong part."""
     items = _Items()
     if instructions is not None:
@@ -51,7 +53,7 @@ def messages_of(given: object, instructions: str | None) -> list[JsonObject]:
         raise missing("input")
     if isinstance(given, str):
         items.messages.append({"role": "user", "content": given})
-        return items.messages
+        return items
     if not isinstance(given, list):
         raise invalid_type("input", "a string or an array", given)
     if not given:
@@ -60,12 +62,13 @@ def messages_of(given: object, instructions: str | None) -> list[JsonObject]:
         raise array_above("input", MESSAGES_MAX, given)
     for index, item in enumerate(given):
         items.add(item, f"input[{index}]")
-    return items.messages
+    return items
 
 
 class _Items:
     def __init__(self) -> None:
         self.messages: list[JsonObject] = []
+        self.media: dict[str, str] = {}  # as a conversation has them
         self._names: dict[str, str] = {}  # of called functions, by the call's id
         self._thought: str | None = None  # of the assistant's next message
 
@@ -91,7 +94,7 @@ class _Items:
         role = item.get("role")
         if role not in ROLES:
             raise invalid_value(f"{at}.role", f"must be one of {', '.join(ROLES)}")
-        content = _text(item.get("content"), f"{at}.content")
+        content = self._content(item.get("content"), f"{at}.content")
         self._append({"role": template_role(role), "content": content})
 
     def _append(self, message: JsonObject) -> None:
@@ -123,9 +126,34 @@ class _Items:
                 param=f"{at}.call_id",
                 code="invalid_value",
             )
-        content = _text(item.get("output"), f"{at}.output")
+        content = self._content(item.get("output"), f"{at}.output")
         result = {"role": "tool", "content": content, "tool_call_id": id, "name": self._names[id]}
         self._append(result)
+
+    def _content(self, value: Any, at: str) -> str | list[JsonObject]:
+        """Text, or the parts of a chat's message where not all are text."""
+        if not isinstance(value, list) or len(value) > PARTS_MAX:
+            return _text(value, at)
+        parts = [self._part(part, f"{at}[{index}]") for index, part in enumerate(value)]
+        if any(part["type"] != "text" for part in parts):
+            return parts
+        return "".join(part["text"] for part in parts)
+
+    def _part(self, part: Any, at: str) -> JsonObject:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _MEDIA:
+            return {"type": "text", "text": _part_text(part, at, _TEXTS)}
+        self.media[f"{at}.type"] = kind
+        try:
+            check_media(part)
+        except ValueError as error:
+            raise invalid_value(at, str(error)) from error
+        said = {name: value for name, value in part.items() if name != "type"}
+        if kind == "input_image":
+            said = {"url": _string(part, "image_url", at)} | said
+            del said["image_url"]
+            return {"type": "image_url", "image_url": said}
+        return part if kind == "input_audio" else {"type": "file", "file": said}
 
 
 def _string(item: JsonObject, field: str, at: str) -> str:
@@ -165,7 +193,7 @@ def _part_text(part: Any, at: str, kinds: Mapping[str, str]) -> str:
     if kind is None:
         raise missing(f"{at}.type")
     if not isinstance(kind, str) or kind not in kinds:
-        raise _unknown(kind, f"{at}.type", "content", f"{' or '.join([*kinds][:2])}: {TEXT_ALONE}")
+        raise _unknown(kind, f"{at}.type", "content", f"{' or '.join([*kinds][:2])}")
     return _string(part, kinds[kind], at)
 
 
@@ -188,9 +216,7 @@ INCLUDABLE: Final = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Only log-probabilities are ever there: reasoning is not encrypted, no images and no tools of a server are
-accepted.
-"""
+"""Only log-probabilities are ever there: reasoning is not encrypted, no tools of a server are accepted."""
 UNSUMMARISED: Final = WithoutEffect("a thought comes whole, not as a summary")
 
 STATEFUL: Final = ("conversation", "prompt")
@@ -253,7 +279,7 @@ class Reasoning(BaseModel):
 
 class ImageOptions(BaseModel):
     context_compression: Annotated[
-        Literal["auto", "enabled", "disabled"] | None, WithoutEffect("no images are accepted")
+        Literal["auto", "enabled", "disabled"] | None, WithoutEffect("images are passed on as they are")
     ] = None
 
 
@@ -276,7 +302,7 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
     own_guidance: ClassVar[GuidanceFields] = {"text": read_text}
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 
-    _messages: list[JsonObject] = PrivateAttr(default_factory=list)
+    _items: _Items = PrivateAttr()
     _storing: Storing | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
@@ -321,7 +347,7 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
 
     @model_validator(mode="after")
     def _read_items(self) -> Self:
-        self._messages = messages_of(self.input, self.instructions)
+        self._items = messages_of(self.input, self.instructions)
         return self
 
     @classmethod
@@ -357,7 +383,8 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
     @property
     def prompts_given(self) -> list[Conversation]:
         arguments = self.chat_template_kwargs or {}
-        return [Conversation(self._messages, self.tools_shown, arguments=arguments, effort=self.effort)]
+        messages, media = self._items.messages, self._items.media
+        return [Conversation(messages, self.tools_shown, "answer", arguments, self.effort, media)]
 
     @property
     def effort(self) -> str | None:

@@ -1,7 +1,8 @@
 """POST /v1/chat/completions."""
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -15,7 +16,6 @@ from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, 
 from nightshift.endpoints.texts.functions import call_message, calls_in, functions_of, in_old_form
 from nightshift.endpoints.texts.generation import (
     REASONING,
-    TEXT_ALONE,
     CallingRequest,
     Choice,
     Conversation,
@@ -32,25 +32,46 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
 
+TEXTS: Final = ("text", "input_text", "refusal")  # types of parts
+SHARED: Final = ("file_id", "uuid")
+"""Names of what a model's server keeps, also for other tenants: OpenAI's files, vLLM's cached inputs."""
 
-class TextPart(BaseModel):
-    """A part of a message's content. Only text can be understood here."""
+
+class ContentPart(BaseModel):
+    """A part of a message's content: text, or what only some models understand, kept as it is given."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"required": ["type"]})
 
     type: str
     text: str
 
     @model_validator(mode="before")
     @classmethod
-    def _is_text(cls, data: Any) -> Any:
+    def _may_be_no_text(cls, data: Any) -> Any:
         kind = data.get("type") if isinstance(data, dict) else None
         if kind == "refusal" and "refusal" in data:  # of an earlier answer
-            return {"type": kind, "text": data["refusal"]}
-        if isinstance(kind, str) and kind not in ("text", "input_text"):
-            raise ValueError(f"content of type {kind!r} is not supported; use text: {TEXT_ALONE}")
-        return data
+            return {"type": "text", "text": data["refusal"]}
+        if not isinstance(kind, str) or kind in TEXTS:
+            return data
+        check_media(data)
+        return data | {"text": ""}
+
+    @property
+    def for_template(self) -> JsonObject:
+        if self.type in TEXTS:
+            return {"type": "text", "text": self.text}
+        return {"type": self.type, **(self.model_extra or {})}
 
 
-Content = Annotated[str | Annotated[list[TextPart], Field(fail_fast=True)], at_most(PARTS_MAX)]
+def check_media(part: JsonObject) -> None:
+    """Raises ValueError for a part that names content in place of giving it."""
+    for given in (part, *part.values()):
+        for name in SHARED if isinstance(given, dict) else ():
+            if given.get(name) is not None:
+                raise ValueError(f"'{name}' is not supported; give the content itself")
+
+
+Content = Annotated[str | Annotated[list[ContentPart], Field(fail_fast=True)], at_most(PARTS_MAX)]
 
 
 class CalledFunction(BaseModel):
@@ -104,7 +125,9 @@ class ChatMessage(ThoughtFields):
 
     @property
     def for_template(self) -> JsonObject:
-        message: JsonObject = {"role": template_role(self.role), "content": self.text}
+        has_media = any(part.type not in TEXTS for part in self.parts)
+        content = [part.for_template for part in self.parts] if has_media else self.text
+        message: JsonObject = {"role": template_role(self.role), "content": content}
         if self.tool_calls:
             message["tool_calls"] = [call.for_template for call in self.tool_calls]
         if self.role == "tool":
@@ -113,10 +136,36 @@ class ChatMessage(ThoughtFields):
         return with_thought(message, self.thought if self.role == "assistant" else None)
 
     @property
+    def parts(self) -> Sequence[ContentPart]:
+        return self.content if isinstance(self.content, list) else ()
+
+    @property
     def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+def media_of(messages: Sequence[ChatMessage]) -> Mapping[str, str]:
+    """Types of the parts that are no text, by their places."""
+    return {
+        f"messages[{at}].content[{number}]": part.type
+        for at, message in enumerate(messages)
+        for number, part in enumerate(message.parts)
+        if part.type not in TEXTS
+    }
+
+
+def with_text_arguments(message: JsonObject) -> JsonObject:
+    """A message for templates as chats have it: the arguments of its calls are text."""
+    calls = [
+        call | {"function": function | {"arguments": _text_of(function["arguments"])}}
+        for call in message.get("tool_calls", ())
+        for function in [call["function"]]
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _text_of(arguments: JsonObject | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _thought(text: str) -> JsonObject:
@@ -190,7 +239,8 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     def prompts_given(self) -> list[Conversation]:
         messages = [message.for_template for message in self.messages]
         arguments = self.chat_template_kwargs or {}
-        return [Conversation(messages, self.tools_shown, self._ending, arguments, self.effort)]
+        media = media_of(self.messages)
+        return [Conversation(messages, self.tools_shown, self._ending, arguments, self.effort, media)]
 
     @property
     def effort(self) -> str | None:

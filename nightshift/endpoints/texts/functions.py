@@ -28,9 +28,10 @@ def functions_of(data: JsonObject) -> Tools | None:
         )
     if not isinstance(functions, list):
         raise invalid_value("functions", "must be a list of functions")
-    tools = [{"type": "function", "function": function} for function in functions]
     try:
-        called = tools_of({"tools": tools, "tool_choice": _choice(choice), "parallel_tool_calls": False})
+        called = tools_of(
+            {"tools": _tools(functions), "tool_choice": _choice(choice), "parallel_tool_calls": False}
+        )
         return called and replace(called, choice_field=OLD_FIELDS[1])
     except InvalidRequest as error:
         message = _in_old_words(error.message)
@@ -50,7 +51,18 @@ def call_message(data: JsonObject) -> JsonObject:
     name, arguments = (call.get(part) if isinstance(call, dict) else None for part in ("name", "arguments"))
     if not isinstance(name, str) or not isinstance(arguments, str):
         raise ValueError("'function_call' must have a 'name' and its 'arguments' as text")
-    return data | {"tool_calls": [{"id": _call_id(name), "type": "function", "function": call}]}
+    message = {field: value for field, value in data.items() if field not in OLD_FIELDS}
+    return message | {"tool_calls": [{"id": _call_id(name), "type": "function", "function": call}]}
+
+
+def in_new_form(body: JsonObject) -> JsonObject:
+    """A chat's body, which was checked, with tools in place of functions."""
+    functions, choice = (body.get(field) for field in OLD_FIELDS)
+    new = {name: value for name, value in body.items() if name not in OLD_FIELDS}
+    new["messages"] = [*map(call_message, body["messages"])]
+    if functions:
+        new |= {"tools": _tools(functions), "parallel_tool_calls": False}
+    return new if choice is None else new | {"tool_choice": _choice(choice)}
 
 
 def in_old_form(choice: JsonObject) -> JsonObject:
@@ -70,6 +82,10 @@ def calls_in(message: JsonObject) -> list[JsonObject]:
     """The calls of an answer's message, in the new form; one of the old form has no id."""
     old = message.get("function_call")
     return [{"id": "", "type": "function", "function": old}] if old else message.get("tool_calls", [])
+
+
+def _tools(functions: list[Any]) -> list[JsonObject]:
+    return [{"type": "function", "function": function} for function in functions]
 
 
 def _choice(given: Any) -> Any:

@@ -31,7 +31,6 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
 REASONING: Final = "reasoning"  # the column of thoughts, of endpoints that part them
-TEXT_ALONE: Final = "generative models here read no images, sound or files"
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
@@ -46,11 +45,14 @@ LOGPROB_NAMES_BYTES: Final = 128  # of a token's log-probabilities: the names an
 class Conversation:
     """Messages and tools for a chat template."""
 
-    messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
+    messages: Sequence[JsonObject]
+    """Role and content, a text or a chat's parts; tool_calls, tool_call_id and name where they are given."""
     tools: Sequence[JsonObject] = ()
     ending: "Ending" = "answer"
     arguments: Mapping[str, Any] = field(default_factory=dict)  # more, for the template
     effort: str | None = None  # of thinking, of which the template may know
+    media: Mapping[str, str] = field(default_factory=dict)
+    """Types of the parts that are no text, by their places in the request."""
 
 
 Ending = Literal["answer", "message", "open"]
@@ -97,12 +99,21 @@ def template_role(role: str) -> str:
     return "system" if role == "developer" else role
 
 
+MEDIA_CHARS: Final = 4096  # an image, a sound or a file counts as so much text
+
+
 def prompt_chars(prompt: Prompt) -> int:
     if isinstance(prompt, Conversation):
-        content = sum(len(message["content"]) for message in prompt.messages)
+        content = sum(_content_chars(message["content"]) for message in prompt.messages)
         more = [message[name] for message in prompt.messages for name in _LONG_PARTS if name in message]
         return content + _chars_within([*more, *prompt.tools, *prompt.arguments.values()])
     return len(prompt) if isinstance(prompt, str) else 0
+
+
+def _content_chars(content: str | Sequence[JsonObject]) -> int:
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part["text"]) if part["type"] == "text" else MEDIA_CHARS for part in content)
 
 
 _LONG_PARTS: Final = ("tool_calls", "reasoning_content")  # of messages, beside their content

@@ -19,7 +19,7 @@ from nightshift.endpoints.requests import (
 )
 from nightshift.endpoints.results import Values, count_bytes
 from nightshift.endpoints.structured.tools import tools_of
-from nightshift.endpoints.texts.chat import ChatMessage
+from nightshift.endpoints.texts.chat import ChatMessage, media_of
 from nightshift.endpoints.texts.generation import Conversation, Ending, Prompt, ending_of, prompt_chars
 from nightshift.endpoints.texts.reasoning import TemplateFields
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest, Tokens
@@ -66,7 +66,8 @@ class TokenizeRequest(TemplateFields, TokenizerRequest):
         tools = tools_of({"tools": self.tools})
         shown = tools.given if tools is not None else ()
         messages, arguments = [message.for_template for message in self.messages], self.chat_template_kwargs
-        return Conversation(messages, shown, self._ending, arguments or {}, self.reasoning_effort)
+        media = media_of(self.messages)
+        return Conversation(messages, shown, self._ending, arguments or {}, self.reasoning_effort, media)
 
     @property
     def text_chars(self) -> int:

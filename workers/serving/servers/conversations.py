@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from nightshift.endpoints.requests import invalid_value
 from nightshift.endpoints.texts.generation import Conversation, Ending, Thinking
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -29,9 +30,11 @@ class ChatTokenizer(Protocol):
 
 
 def conversation_text(tokenizer: ChatTokenizer, prompt: Conversation, field: str, effort_field: str) -> str:
-    """The text that the model reads. Raises InvalidRequest naming `field`, which has the messages, or the
-    field whose arguments the template refuses.
+    """The text that the model reads. Raises InvalidRequest naming `field`, which has the messages, the field
+    whose arguments the template refuses, or the place of a part that is no text.
     """
+    for place, kind in prompt.media.items():
+        raise invalid_value(place, f"content of type {kind!r} is not supported by this model; use text")
     messages = [_with_thought(tokenizer, message) for message in prompt.messages]
     shown = _ENDINGS[prompt.ending] | ({"tools": list(prompt.tools)} if prompt.tools else {})
     effort = {} if prompt.effort is None else tokenizer.effort_arguments(prompt.effort)

@@ -14,6 +14,7 @@ from nightshift import endpoints
 from nightshift.endpoints.parameters import KNOWN, Effort, hints_of, values_of
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
+from nightshift.endpoints.texts.generation import MEDIA_CHARS
 from nightshift.jobs.options import EFFORTS
 from tests.unit.nightshift.endpoints.parsing import MESSAGE, parsed, refused
 
@@ -182,7 +183,12 @@ def test_a_wrong_stop_token_is_refused_by_its_place(route, value, param):
         ({"role": "user", "content": [{"type": "text", "content": "a"}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": [{"type": "text", "text": None}]}, "messages[0].content[0].text"),
         ({"role": "user", "content": [{"text": "a"}]}, "messages[0].content[0].type"),
-        ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages[0].content[0]"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages[0].content[0].text"),
+        (
+            {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]},
+            "messages[0].content[0]",
+        ),
+        ({"role": "user", "content": [{"type": "image_url", "uuid": "cat"}]}, "messages[0].content[0]"),
         ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "messages[0]"),
         ({"role": "assistant", "content": "", "reasoning": "a", "reasoning_content": "b"}, "messages[0]"),
         ({"role": "assistant", "content": "", "reasoning": 7}, "messages[0].reasoning"),
@@ -240,6 +246,18 @@ def test_an_earlier_answer_may_be_a_refusal():
     request = parsed("/v1/chat/completions", messages=[said])
 
     assert request.prompts_given[0].messages == [{"role": "assistant", "content": "No."}]
+
+
+def test_parts_that_are_no_text_are_kept_with_their_places():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
+    texts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "No."}]
+    said = [{"role": "user", "content": "a"}, {"role": "user", "content": [*texts, image]}]
+    request = parsed("/v1/chat/completions", messages=said)
+    [prompt] = request.prompts_given
+
+    assert prompt.messages[1]["content"] == [texts[0], {"type": "text", "text": "No."}, image]
+    assert prompt.media == {"messages[1].content[2]": "image_url"}
+    assert request.text_chars == len("a" + "a" + "No.") + MEDIA_CHARS
 
 
 def test_options_of_a_stream_need_a_stream():

@@ -129,6 +129,22 @@ def test_a_row_continues_what_an_earlier_lease_left_and_that_is_saved_until_it_d
     assert [unfinished[row].choices[0].token_ids for row in (0, 1)] == [[7, 8, 9], [7, 8]]
 
 
+def test_a_text_that_is_made_again_is_counted_as_redone_and_one_that_goes_on_is_not(ledger: Ledger) -> None:
+    so_far = ChoiceSoFar(text=" So", tokens_without_ids=2)
+    ledger.resume({row: CarryOver([so_far]) for row in (0, 1)})
+    further = [ChoiceSoFar(text=text, tokens_without_ids=5) for text in (" So far", " Another")]
+    for row, text in enumerate(further):
+        ledger.begin(admitted(row))
+        ledger.progress(row, Progress(so_far=text))
+
+    checkpoint = taken(ledger, of_everything=True)
+
+    assert checkpoint.tokens_redone == 2
+    assert ledger.tokens_at_risk() == 3 + 5
+    assert checkpoint.unfinished is not None
+    assert [checkpoint.unfinished[row].choices[0] for row in (0, 1)] == further
+
+
 def admitted(row: int, tries: int = 1) -> ShardRow:
     server = cast(ModelServer, SimpleNamespace(made_by_of=lambda model_id: None, context_length=128))
     request = Chat().parse(chat_body("hello"))

@@ -128,7 +128,9 @@ def test_a_row_whose_continuation_is_refused_begins_anew(asker: Asker, upstream:
         {"presence_penalty": 1},
         {"response_format": {"type": "json_object"}},
         {"tools": [{"type": "function", "function": {"name": "look"}}]},
-        {"continue_final_message": True, "add_generation_prompt": False},
+        {"add_generation_prompt": False},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"messages": [{"role": "user", "content": "Tell me"}, {"role": "assistant", "content": "It"}]},
         {"max_tokens": 255},
     ],
     ids=lambda fields: next(iter(fields)),
@@ -137,7 +139,8 @@ def test_rows_whose_rest_does_not_follow_from_their_text_are_not_streamed(
     asker: Asker, upstream: SimulatedUpstream, fields: JsonObject
 ) -> None:
     upstream.behave(cuts(40, containing="Tell", times=1))
-    row = asker.chat("Tell me", **{"max_tokens": 500} | fields)
+    messages = [{"role": "user", "content": "Tell me"}]
+    row = asker.ask("chat", {"messages": messages, "max_tokens": 500} | fields)
     assert row.result.succeeded
     assert row.end.so_far is None
     assert len(continuations(upstream)) == 2
@@ -197,6 +200,19 @@ def test_a_row_that_always_breaks_ends_however_often_it_was_returned(
     assert row.end.failed is not None
     assert not row.end.is_returned
     assert upstream.seen.prompts.count("poison") == 1
+
+
+def test_a_row_that_breaks_at_the_same_place_ends_however_often_it_was_returned(
+    asker: Asker, upstream: SimulatedUpstream
+) -> None:
+    upstream.behave(cuts(1, containing=CLOSING), cuts(CUT_AT, containing="Tell", times=1))
+    first = long(asker).end
+    assert first.failed is not None
+    assert first.so_far is not None
+    sent = len(continuations(upstream))
+    left = CarryOver([first.so_far], asker.server.made_by)
+    assert long(asker, carry_over=left, breaks=BREAKS_MAX - 1).end.failed is not None
+    assert len(continuations(upstream)) == sent + 1
 
 
 def test_a_row_that_alone_meets_the_page_of_a_proxy_ends(asker: Asker, upstream: SimulatedUpstream) -> None:

@@ -1,6 +1,7 @@
 """A model over upstreams answers, waits out their faults, and tells rows' faults from theirs."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.helpers.upstreams.behaviours import (
     counts,
     cuts,
     enormous,
+    fails,
     holds,
     html,
     redirects,
@@ -227,3 +229,48 @@ def test_a_stream_that_breaks_after_its_first_part_and_cannot_go_on_fails(
     assert heard.end.failed is not None
     assert heard.progress[0].text
     assert upstream.seen.prompts.count("Tell me") == 1
+
+
+@pytest.mark.parametrize("is_bulk", [True, False])
+def test_a_response_is_answered_by_an_upstreams_chat(asker: Asker, is_bulk: bool) -> None:
+    heard = asker.ask("responses", {"input": "What is it?", "stream": not is_bulk}, is_bulk=is_bulk)
+    assert heard.text == answered("What is it?")
+    assert heard.body["object"] == "response"
+    if not is_bulk:
+        assert "".join(progress.text for progress in heard.progress) == heard.text
+
+
+def test_a_message_with_an_image_is_answered(asker: Asker) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    content = [{"type": "text", "text": "What is it?"}, image]
+    heard = asker.ask("chat", {"messages": [{"role": "user", "content": content}]})
+    assert heard.text == answered("What is it?")
+
+
+def test_an_upstream_fetches_addresses_where_its_operator_says_so(
+    upstream: SimulatedUpstream, opened: Opening, tmp_path: Path
+) -> None:
+    file = tmp_path / "upstreams.yaml"
+    file.write_text(f"upstreams: [{{url: '{upstream.url}', fetches_urls: true}}]")
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    body = {"messages": [{"role": "user", "content": [image]}]}
+    with pytest.raises(InvalidRequest, match="data URI"):
+        opened(upstream.url).ask("chat", body)
+    assert opened(str(file)).ask("chat", body).result.succeeded
+
+
+def test_vectors_that_are_too_few_cost_no_row(asker: Asker, upstream: SimulatedUpstream) -> None:
+    upstream.behave(Behaviour(body='{"data": [{"index": 0, "embedding": [1.0]}]}', times=1))
+    heard = asker.ask("embeddings", {"input": ["one", "two"]})
+    assert len(heard.body["data"]) == 2
+
+
+def test_a_model_that_knows_no_max_tokens_is_told_its_limit_by_the_other_name(
+    upstream: SimulatedUpstream, opened: Opening
+) -> None:
+    message = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
+    )
+    upstream.behave(fails(400, message, path="chat/completions", containing='"max_tokens"'))
+    heard = opened(upstream.url).chat("What is it?", max_tokens=1)
+    assert heard.result.values["finish_reason"] == "length"

@@ -64,6 +64,28 @@ def test_a_call_is_made_and_its_result_is_answered(saying: Callable[[str], Model
     assert only(second, "message")["content"][0]["text"] == "It is cold."
 
 
+IMAGE = "data:image/png;base64,AA"
+CHAT = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE}}]}]
+PARTS = [{"type": "input_text", "text": "Look:"}, {"type": "input_image", "image_url": IMAGE}]
+ITEMS = [{"role": "user", "content": PARTS}]
+
+
+@pytest.mark.parametrize(
+    ("route", "field", "given", "param", "kind"),
+    [
+        ("/v1/responses", "input", ITEMS, "input[0].content[1].type", "input_image"),
+        ("/v1/chat/completions", "messages", CHAT, "messages[0].content[0]", "image_url"),
+        ("/v1/tokenize", "messages", CHAT, "messages[0].content[0]", "image_url"),
+    ],
+)
+def test_an_image_is_refused_by_its_place(
+    models: Models, route: str, field: str, given: Any, param: str, kind: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{kind}' is not supported by this model; use text") as refusal:
+        submit(models, route, {"model": models.ids[0], field: given})
+    assert refusal.value.param == param
+
+
 def test_a_conversation_that_a_template_cannot_show_is_refused_by_the_input(models: Models) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     with pytest.raises(InvalidRequest) as calls:
