@@ -22,7 +22,7 @@ from tests.integration.servers import RAM_DISK
 
 SEED = 20261121
 SMALL = Parts(workers=3, schedulers=2, proxies=frozenset({"redis"}))
-UPSTREAMS = Parts(engine="upstream", workers=2, schedulers=2, proxies=frozenset({"redis"}))
+UPSTREAMS = Parts(engine="upstream", upstreams=2, workers=2, schedulers=2, proxies=frozenset({"redis"}))
 LARGE = Parts("postgresql", "moto", workers=3, schedulers=2, proxies=frozenset({"redis", "database", "s3"}))
 KILLS = [
     (SMALL, 6),

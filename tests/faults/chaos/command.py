@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.objects,
         options.engine,
         workers=options.workers,
+        upstreams=2 if options.engine == "upstream" else 0,
         schedulers=2,
         proxies=_proxies(options),
         are_forked=False,

@@ -48,6 +48,7 @@ class Parts:
     database: Literal["sqlite", "postgresql"] = "sqlite"
     objects: Literal["directory", "moto", "rclone"] = "directory"
     engine: Literal["fake", "demo", "upstream"] = "fake"
+    upstreams: int = 0  # simulated ones, which an engine "upstream" has
     workers: int = 1
     schedulers: int = 1
     durable: bool = False  # PostgreSQL waits for the disk, as SQLite always does
@@ -66,10 +67,6 @@ class Parts:
     def slower(self) -> int:
         """How many times longer things take than with the fake engine: torch and a model are to be loaded."""
         return 4 if self.engine == "demo" else 1
-
-    @property
-    def upstreams(self) -> int:
-        return 2 if self.engine == "upstream" else 0
 
 
 @dataclass(frozen=True, order=True)
