@@ -36,7 +36,7 @@ version=$(grep -oP '^torch==\K[^ ]+' requirements.new)
 printf '# torch without CUDA, of an index with its CPU builds. Made by infra/lock.sh.\ntorch==%s+cpu \\\n    --hash=sha256:%s\n' \
   "$version" "$torch_cpu" > "$here/torch-cpu.txt"
 rm requirements.new
-for extra in api scheduler worker; do
+for extra in api scheduler worker upstream; do
   { echo "# What the $extra's image installs. Made by infra/lock.sh."
     for_linux --extra "$extra" --extra tracing pyproject.toml; } > "$here/$extra.txt"
 done

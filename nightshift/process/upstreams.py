@@ -27,12 +27,12 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class UpstreamModel(BaseModel):
-    """What the operator says of one of an upstream's models."""
+    """The operator's word on one of an upstream's models."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """Its id here; by default as at the upstream."""
+    """The id here; by default as at the upstream."""
     context_length: Positive | None = None
     """Tokens of prompt and answer together, where the upstream does not say them."""
 
@@ -43,9 +43,9 @@ class Upstream(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
-    """Where its routes begin, such as `http://gpu-1:8000/v1`."""
+    """The place where its routes begin, such as `http://gpu-1:8000/v1`."""
     name: Annotated[str, Field(min_length=1, max_length=64)] = ""
-    """Its name in logs and metrics; by default its host and port."""
+    """The name in logs and metrics; by default host and port."""
     api_key_variable: str = API_KEY_VARIABLE
     """The environment variable that holds its key; without that variable it is sent none."""
     models: Mapping[str, UpstreamModel | None] | None = None
@@ -88,7 +88,7 @@ class Upstream(BaseModel):
         return data
 
     def model_at(self, id_there: str) -> UpstreamModel | None:
-        """What is said of a model by its id at the upstream; None: it is not to be served."""
+        """The operator's word on a model, by its id at the upstream; None: it is not to be served."""
         if self.models is None:
             return UpstreamModel()
         return (self.models[id_there] or UpstreamModel()) if id_there in self.models else None

@@ -79,7 +79,7 @@ class StreamedAnswer:
         self._usage: JsonObject = {}
 
     def take(self, chunk: JsonObject) -> Iterator[Progress]:
-        """What is new with a chunk. Raises NoAnswer."""
+        """The news of a chunk. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
         try:

@@ -1,4 +1,4 @@
-"""What an upstream's failure means: whose fault it is, and what follows from it. Pure.
+"""The meaning of an upstream's failure: whose fault it is, and what follows from it. Pure.
 
 The status codes are HTTP's (RFC 9110) and 529, which hosted APIs answer when they are overloaded.
 """
@@ -27,19 +27,19 @@ class UpstreamFault(Exception):
 
 
 class Unavailable(UpstreamFault):
-    """It gives no usable answer."""
+    """The upstream gives no usable answer."""
 
 
 class BrokenOff(Unavailable):
-    """It had the request, and gave no answer to it: the request may be the cause."""
+    """The upstream had the request, and gave no answer to it: the request may be the cause."""
 
 
 class TimedOut(BrokenOff):
-    """It has not answered in time."""
+    """The upstream has not answered in time."""
 
 
 class Overloaded(UpstreamFault):
-    """It has too much to do, and may say for how long."""
+    """The upstream has too much to do, and may say for how long."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -47,20 +47,20 @@ class Overloaded(UpstreamFault):
 
 
 class KeyRefused(UpstreamFault):
-    """It refuses our key: nothing helps but the operator."""
+    """The upstream refuses our key: only the operator can help."""
 
 
 class ModelGone(UpstreamFault):
-    """It no longer has the model."""
+    """The upstream no longer has the model."""
 
 
 class RowFailed(Exception):
-    """It failed on this request, and may not at another try."""
+    """The upstream failed on this request, and may not at another try."""
 
 
 @dataclass(eq=False)  # not frozen: a traceback is set on it
 class RowRefused(Exception):
-    """It will never run this request."""
+    """The upstream will never run this request."""
 
     status: int
     message: str

@@ -1,4 +1,4 @@
-"""From settings to the servers of upstreams' models."""
+"""Opens the models of upstreams that the settings name."""
 
 import logging
 import os
@@ -81,7 +81,7 @@ def check_alike(places: Mapping[str, Sequence[Place]]) -> None:
 
 
 def _weights(served: ServedModel) -> str:
-    """What tells models of one name apart: the folder or repository's name, kind and context."""
+    """A text that tells models of one name apart: the folder or repository's name, kind and context."""
     root = PurePosixPath(served.root or served.id_there).name
     return f"{root} ({served.kind.value}, {served.context_length} tokens)"
 

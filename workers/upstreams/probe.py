@@ -35,7 +35,7 @@ TEXT_ROUTES: Final = ("/v1/chat/completions", "/v1/completions")
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs at an upstream, as it says itself."""
+    """The program that runs at an upstream, as it says itself."""
 
     name: str
     version: str | None
@@ -78,7 +78,7 @@ async def probe(upstream: Upstream, connection: Connection) -> Sequence[ServedMo
 async def _model(
     upstream: Upstream, connection: Connection, engine: Engine, entry: JsonObject
 ) -> ServedModel | None:
-    """None: it is not to be served, or answers none of our routes."""
+    """The model, or None: it is not to be served, or answers none of our routes."""
     id_there = entry["id"]
     said = upstream.model_at(id_there)
     if said is None:

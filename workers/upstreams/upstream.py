@@ -56,7 +56,7 @@ class Sent:
 
 
 Outcome = Usage | UpstreamFault | RowFailed | RowRefused | asyncio.CancelledError
-"""How a request ended: with an answer that used so much, or why not."""
+"""A request's end: with an answer that used so much, or the reason why not."""
 
 
 class RunningUpstream:

@@ -26,7 +26,7 @@ CREATED_S = 1_800_000_000
 
 @dataclass
 class Heard:
-    """What is heard of one request."""
+    """Collects what is heard of one request."""
 
     inference: Inference
     progress: list[Progress] = field(default_factory=list)
