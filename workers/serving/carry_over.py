@@ -2,6 +2,8 @@
 
     {"row": 7, "choices": [{"output_token_ids": […], "logprobs": […]}, …], "made_by": {…}}
 
+A choice whose server tells no token ids has its `text` and the number of its `tokens`.
+
 Values are validated: an invalid token id would become part of an answer, or end a worker.
 """
 
@@ -9,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nightshift.jobs import JsonObject
@@ -25,16 +27,24 @@ class ChoiceSoFar:
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if they are asked for
+    text: str = ""  # of tokens whose ids the server does not tell …
+    tokens_without_ids: int = 0  # … and their number
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + self.tokens_without_ids
 
     def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
         self.token_ids.extend(token_ids)
         self.logprobs.extend(logprobs)
 
     def copy(self) -> "ChoiceSoFar":
-        return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
+        return replace(self, token_ids=list(self.token_ids), logprobs=list(self.logprobs))
 
     def misfit(self, sampling: SamplingParams) -> str | None:
         """The reason why this cannot be a prefix of the requested choice; None if it can."""
+        if self.tokens_without_ids:
+            return "its tokens have no ids"
         if sampling.max_tokens is not None and len(self.token_ids) > sampling.max_tokens:
             return f"it has {len(self.token_ids)} tokens, of which {sampling.max_tokens} are asked for"
         if sampling.logprobs is None:
@@ -53,10 +63,21 @@ class ChoiceSoFar:
         logprobs = data.get("logprobs")
         if not isinstance(logprobs, list):
             raise InvalidState("logprobs", "is no list")
-        choice = cls(_token_ids(data.get("output_token_ids")), [*map(_logprobs_from_json, logprobs)])
+        text, count = data.get("text", ""), data.get("tokens", 0)
+        if not isinstance(text, str):
+            raise InvalidState("text", "is no text")
+        if type(count) is not int or count < 0:
+            raise InvalidState("tokens", "is no number of tokens")
+        token_ids = _token_ids(data.get("output_token_ids"))
+        choice = cls(token_ids, [*map(_logprobs_from_json, logprobs)], text, count)
         if choice.logprobs and len(choice.logprobs) != len(choice.token_ids):
             raise InvalidState("logprobs", f"has {len(logprobs)} entries for {len(choice.token_ids)} tokens")
         return choice
+
+    def to_json(self) -> JsonObject:
+        logprobs = [*map(_logprobs_to_json, self.logprobs)]
+        line: JsonObject = {"output_token_ids": self.token_ids, "logprobs": logprobs}
+        return line | ({"text": self.text, "tokens": self.tokens_without_ids} if self.text else {})
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,7 @@ class CarryOver:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(choice.token_ids) for choice in self.choices)
+        return sum(choice.num_tokens for choice in self.choices)
 
     def misfit(self, wanted: Sequence[SamplingParams]) -> str | None:
         """The reason why a request for these choices cannot continue from it; None if it can."""
@@ -78,11 +99,7 @@ class CarryOver:
         return next((why for choice, wish in pairs if (why := choice.misfit(wish)) is not None), None)
 
     def to_json(self, row: int) -> JsonObject:
-        choices = [
-            {"output_token_ids": choice.token_ids, "logprobs": [*map(_logprobs_to_json, choice.logprobs)]}
-            for choice in self.choices
-        ]
-        return {"row": row, "choices": choices, "made_by": self.made_by}
+        return {"row": row, "choices": [one.to_json() for one in self.choices], "made_by": self.made_by}
 
     @classmethod
     def from_json(cls, line: JsonObject) -> "CarryOver":

@@ -19,6 +19,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.verdicts import without_addresses
 from nightshift_engine import Completion, Output, PromptLogprobs, RequestTimes, SamplingParams, TokenLogprobs
 from nightshift_engine.errors import InvalidSamplingParams
+from workers.serving.carry_over import ChoiceSoFar
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Progress:
     result: Result | None = None
     failed: str | None = None  # why another try may succeed: the engine aborted the request, say
     is_returned: bool = False  # with `failed`: it was not tried, or through no fault of its own
+    breaks: int = 0  # with `is_returned`: how often its server broke it off before
+    so_far: ChoiceSoFar | None = None  # all of a bulk row's only choice, where the server tells no token ids
     fault: StorageError | None = None  # why a file was not read that may be later; the result says it too
     times: RequestTimes | None = None  # of the last choice to end, with the result
 

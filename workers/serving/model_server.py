@@ -56,6 +56,7 @@ class Inference:
     body: JsonObject | None = None  # of the request, as it was given; None: its server takes none
     num_truncated: int = 0  # of its inputs, as its server cut them
     is_streamed: bool = True  # else the listener may hear of its end only, and `generated` tells the rest
+    breaks: int = 0  # as its last progress told them
 
 
 class ModelServer(ABC):

@@ -68,10 +68,10 @@ class Ledger:
     def progress(self, number: int, progress: Progress) -> None:
         assert number in self._in_flight, f"row {number} is not in flight"
         row = self._in_flight[number]
-        if not progress.token_ids and not row.saved:
+        if not progress.token_ids and progress.so_far is None and not row.saved:
             return  # an encoder generates none
         tokens_before = row.num_tokens
-        dropped = row.add(progress.choice, progress.token_ids, progress.token_logprobs)
+        dropped = row.add(progress)
         row.heard(self._clock_s())
         self._redone += dropped
         self._generated += row.num_tokens - (tokens_before - dropped)

@@ -6,7 +6,7 @@ READ ──► RUNNING ──► ENDED
 WAITING, while another row with the same request runs
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -16,8 +16,8 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, ShardObject
-from nightshift_engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer, Tokens
 
 SLACK: Final = 2.0  # rows speed up when others are taken out: a row is given up if it needs twice the time
@@ -48,6 +48,7 @@ class ShardRow:
     state: RowState = RowState.READ
     known: RowResult | None = None  # another row's with the same digest, to be taken over
     tries: int = 0  # how often it has begun
+    breaks: int = 0  # as its server told them when it returned it
     inference_id: str = ""  # of the last try
     server: ModelServer | None = None  # which has it
     since_s: float = 0.0  # when it began, on the monotonic clock
@@ -72,20 +73,32 @@ class ShardRow:
     @property
     def num_tokens(self) -> int:
         """Tokens generated of all choices, those of earlier leases included."""
-        return sum(len(self._choice(index).token_ids) for index in range(self.num_choices))
+        return sum(self._choice(index).num_tokens for index in range(self.num_choices))
 
-    def add(self, choice: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
-        """Adds tokens to a choice. An engine that continues earlier tokens repeats them first.
+    def add(self, progress: Progress) -> int:
+        """Adds tokens to a choice. A server that continues earlier ones repeats them first.
 
         Returns how many earlier tokens are not continued, and so generated again.
         """
-        is_first = not self.added
+        if progress.so_far is not None:
+            return self._replace(progress.so_far)
+        is_first, choice = not self.added, progress.choice
         self.added = self.added or {}
-        self.added.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
+        self.added.setdefault(choice, ChoiceSoFar()).add(progress.token_ids, progress.token_logprobs)
         if not is_first or self.so_far is None or self._continues(self.so_far, choice):
             return 0
-        dropped, self.so_far, self.saved = self.so_far.num_tokens, None, 0
-        return dropped
+        return self._drop(self.so_far.num_tokens)
+
+    def _replace(self, so_far: ChoiceSoFar) -> int:
+        before, before_tokens = self._choice(0), self.num_tokens
+        self.added = {0: so_far}
+        if not before.token_ids and so_far.text.startswith(before.text):
+            return 0
+        return self._drop(before_tokens)
+
+    def _drop(self, num_tokens: int) -> int:
+        self.so_far, self.saved = None, 0
+        return num_tokens
 
     def heard(self, now_s: float) -> None:
         """Notes that tokens have come. Before the first, the row may have waited in the engine."""
@@ -111,8 +124,10 @@ class ShardRow:
         """Whether the engine continues earlier tokens: those of all choices or none."""
         if len(so_far.choices) != self.num_choices:
             return False
-        earlier = so_far.choices[choice].token_ids
-        return self._choice(choice).token_ids[: len(earlier)] == list(earlier)
+        earlier = so_far.choices[choice]
+        if earlier.tokens_without_ids:
+            return False
+        return self._choice(choice).token_ids[: len(earlier.token_ids)] == list(earlier.token_ids)
 
 
 def hopeless_rows(rows: Iterable[ShardRow], longest: int, left_s: float, now_s: float) -> list[ShardRow]:

@@ -149,6 +149,7 @@ class RowQueue:
         if progress.fault is not None:
             raise InputUnreadable(progress.fault, IMAGE)
         row.tries -= progress.is_returned
+        row.breaks = progress.breaks
         if progress.failed is not None and (row.tries < ROW_TRIES_MAX or progress.is_returned):
             row.state = RowState.READ
             self._first.appendleft(row)
@@ -256,6 +257,7 @@ class RowQueue:
             row_object=row.object,
             body=row.body,
             is_streamed=False,
+            breaks=row.breaks,
         )
         server = self._models.get(row.request.model)
         if not self._watch.admit(number):

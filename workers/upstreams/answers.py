@@ -5,7 +5,7 @@ The shapes are OpenAI's and, beyond them, vLLM's (`reasoning_content`, `reasonin
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nightshift.endpoints import Endpoint
@@ -14,6 +14,7 @@ from nightshift.endpoints.structured.calls import Call, CallPart, call_json
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
+from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
 from workers.upstreams.faults import BrokenOff
@@ -69,17 +70,40 @@ class Spoken:
 
 
 class StreamedAnswer:
-    """Collects the chunks of one request's stream."""
+    """Collects the chunks of one request's stream, and of those that continue it."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, so_far: ChoiceSoFar | None = None) -> None:
+        """`so_far`: the only choice, as far as an earlier stream brought it."""
         request = inference.request
         assert isinstance(request, GenerationRequest), "only text is streamed"
         self._inference = inference
+        self._tokens_max = TOKENS_MAX if request.output_tokens_max is None else request.output_tokens_max
         self._spoken = [Spoken() for _ in range(request.num_choices)]
         self._usage: JsonObject = {}
+        self._tokens = self._tokens_before = 0  # of all streams, and of those before this one
+        self._kept = ("", 0)  # text of the only choice, and its tokens, from which it can be continued
+        self._told_chars = 0  # of this stream's text, which an earlier one had told
+        if so_far is not None:
+            self._kept = (so_far.text, so_far.tokens_without_ids)
+            self.resume()
+
+    @property
+    def so_far(self) -> ChoiceSoFar:
+        """The only choice, up to where it can be continued: where a template that strips messages leaves it
+        alone, before the last token that it may have, and without a thought. On any thread.
+        """
+        text, tokens = self._kept
+        return ChoiceSoFar(text=text, tokens_without_ids=tokens)
+
+    def resume(self) -> None:
+        """Begins the stream that continues `so_far`. No text is told twice."""
+        text, tokens = self._kept
+        self._told_chars += max(0, len(self._spoken[0].text) - len(text))
+        self._spoken, self._usage = [Spoken(text)], {}
+        self._tokens = self._tokens_before = tokens
 
     def take(self, chunk: JsonObject) -> Iterator[Progress]:
-        """The news of a chunk. Raises NoAnswer."""
+        """The news of a chunk, for a client. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
         try:
@@ -93,8 +117,16 @@ class StreamedAnswer:
         return all(spoken.finish_reason is not None for spoken in self._spoken)
 
     def result(self) -> Result:
-        """The result, once it is whole."""
-        return _text_result(self._inference, self._spoken, usage_of(self._usage))
+        """The result, once it is whole. Tokens that were continued are not the prompt's, but the answer's."""
+        usage, before = usage_of(self._usage), self._tokens_before
+        prompt_tokens = max(0, usage.prompt_tokens - before)
+        usage = replace(
+            usage,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=before + usage.completion_tokens,
+            cached_tokens=min(usage.cached_tokens, prompt_tokens),
+        )
+        return _text_result(self._inference, self._spoken, usage)
 
     def _take_choice(self, choice: JsonObject) -> Iterator[Progress]:
         index = choice["index"]
@@ -105,19 +137,18 @@ class StreamedAnswer:
         spoken.finish_reason = choice.get("finish_reason") or spoken.finish_reason
         logprobs = choice.get("logprobs")
         spoken.logprobs = _joined(spoken.logprobs, logprobs)
-        before = len(spoken.text)
         spoken.text += text
         spoken.reasoning += reasoning
         parts = [_call_part(spoken, call) for call in said.get("tool_calls") or ()]
-        if text or reasoning or parts or logprobs:
-            tokens = choice.get("token_ids") or ONE_TOKEN
-            yield Progress(
-                text, tokens, index, logprobs=logprobs, calls=parts, reasoning=self._shown(reasoning)
-            )
-        assert len(spoken.text) >= before
-
-    def _shown(self, reasoning: str) -> str:
-        return reasoning if _shows_thought(self._inference) else ""
+        tokens = choice.get("token_ids") or (ONE_TOKEN if text or reasoning or parts or logprobs else ())
+        self._tokens += len(tokens)
+        if text and not text[-1].isspace() and not spoken.reasoning and self._tokens < self._tokens_max:
+            self._kept = (spoken.text, self._tokens)
+        told = min(self._told_chars, len(text))
+        self._told_chars -= told
+        if tokens and self._inference.is_streamed:
+            thought = reasoning if reasoning and _shows_thought(self._inference) else ""
+            yield Progress(text[told:], tokens, index, logprobs=logprobs, calls=parts, reasoning=thought)
 
 
 def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -> Result:

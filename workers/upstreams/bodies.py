@@ -22,6 +22,8 @@ def upstream_body(inference: Inference, model: str, *, streams: bool, ranks: boo
     body["model"] = model
     if streams:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if ranks and streams:
+        body["return_token_ids"] = True  # vLLM's: a part may have several tokens
     if ranks and isinstance(inference.endpoint, TextEndpoint):
         body["priority"] = RANKS[inference.priority]
     return body

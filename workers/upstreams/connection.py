@@ -6,7 +6,7 @@ cannot become a large one.
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from nightshift.process.upstreams import SETTING, Upstream
 from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
 
 CONNECT_S: Final = 10.0
-SILENCE_S: Final = 300.0  # between two pieces of a stream
 READ_BYTES: Final = 256 * 1024
 FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
 DATA: Final = b"data:"
@@ -67,7 +66,7 @@ class Connection:
             raise Unavailable("answers what is no JSON") from error
         return body if isinstance(body, dict) else {"data": body}
 
-    async def stream(self, route: str, body: JsonObject) -> AsyncIterator[JsonObject]:
+    async def stream(self, route: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
         """The chunks of a stream of server-sent events, to `[DONE]` or its end. Raises as `post`."""
         async with self._answered("POST", self._url(route), body) as response:
             pieces: list[bytes] = []  # of a line that has not ended: joined once, however long it is
@@ -103,7 +102,7 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         total_s = timeout_s or self._timeout_s
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
             response = await self._send(method, url, data, timeout)
             async with response:

@@ -13,8 +13,10 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream
+from workers.upstreams.answers import usage_of
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import ModelGone, RowFailed, RowRefused, Unavailable
+from workers.upstreams.continuing import begun
+from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable
 
 PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
 OURSELVES: Final = "nightshift"
@@ -30,7 +32,8 @@ QUESTIONS: Final[Mapping[str, JsonObject]] = {
     "/v1/score": {"text_1": _HI, "text_2": _HI},
 }
 """The least request of each route that an upstream may have."""
-TEXT_ROUTES: Final = ("/v1/chat/completions", "/v1/completions")
+CHATS: Final = "/v1/chat/completions"
+TEXT_ROUTES: Final = (CHATS, "/v1/completions")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,13 @@ class ServedModel:
     context_length: int
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
+    continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
+
+    @property
+    def made_by(self) -> JsonObject:
+        """Facts that its answers depend on."""
+        model = self.root or self.id_there
+        return {"engine": self.engine.name, "version": self.engine.version, "model": model}
 
 
 async def probe(upstream: Upstream, connection: Connection) -> Sequence[ServedModel]:
@@ -106,6 +116,7 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
+        CHATS in routes and await _continues(connection, id_there),
     )
 
 
@@ -126,6 +137,21 @@ async def _answers(connection: Connection, route: str, model: str) -> bool:
             return False
         raise
     return True
+
+
+async def _continues(connection: Connection, model: str) -> bool:
+    """Whether the beginning of an answer makes a chat's prompt longer by its own tokens alone: some templates
+    end it, or put a thought before it.
+    """
+    streamed = QUESTIONS[CHATS] | {"model": model, "stream": True, "stream_options": {"include_usage": True}}
+    counts: list[int] = []
+    try:
+        for body in (streamed, begun(streamed, _HI)):
+            usages = [usage_of(chunk) async for chunk in connection.stream(CHATS, body) if chunk.get("usage")]
+            counts += [usage.prompt_tokens for usage in usages[-1:]]
+    except (RowRefused, RowFailed, ModelGone, BrokenOff):
+        return False
+    return len(counts) == 2 and 0 < counts[1] - counts[0] <= len(_HI)
 
 
 async def _engine(connection: Connection, entries: Sequence[JsonObject]) -> Engine:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -22,10 +23,12 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from workers.serving.busy import RecentShare
+from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import tokens_expected, upstream_body
+from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, UpstreamFault
 from workers.upstreams.loop import LoopThread
@@ -64,6 +67,7 @@ class UpstreamServer(ModelServer):
         self._routes = frozenset().union(*(place.model.routes for place in places))
         self._incoming: deque[Inference] = deque()  # from any thread
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by inference id
+        self._streamed: dict[str, Pending] = {}  # bulk rows that have been, by inference id
         self._cancelled: set[asyncio.Task[None]] = set()  # which have not ended
         self._after_cancelled: list[Callable[[], None]] = []
         self._busy = RecentShare(time.monotonic())
@@ -102,6 +106,11 @@ class UpstreamServer(ModelServer):
     def after_cancelled(self, callback: Callable[[], None]) -> None:
         self._dispatcher.call(partial(self._call_after_cancelled, callback))
 
+    def generated(self, inference_id: str) -> Sequence[Progress]:
+        pending = self._streamed.get(inference_id)
+        so_far = None if pending is None else pending.so_far
+        return [Progress(so_far=so_far)] if so_far is not None and so_far.num_tokens else ()
+
     @property
     def problem(self) -> str | None:
         if any(not place.is_gone and not place.upstream.is_open for place in self.places):
@@ -122,12 +131,7 @@ class UpstreamServer(ModelServer):
 
     @property
     def made_by(self) -> JsonObject:
-        served = self.places[0].model
-        return {
-            "engine": served.engine.name,
-            "version": served.engine.version,
-            "model": served.root or served.id_there,
-        }
+        return self.places[0].model.made_by
 
     @property
     def num_waiting(self) -> int:
@@ -151,7 +155,7 @@ class UpstreamServer(ModelServer):
         now_s = time.monotonic()
         while self._incoming:
             inference = self._incoming.popleft()
-            self.waiting.put(Pending(inference, now_s, tokens_expected(inference)))
+            self.waiting.put(Pending(inference, now_s, tokens_expected(inference), inference.breaks))
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
@@ -213,7 +217,7 @@ class UpstreamServer(ModelServer):
             result = await self._answer(pending, place, sent)
             outcome, progress = result.usage, Progress(result=result)
         except RowRefused as refused:
-            outcome, progress = refused, Progress(result=_refused(refused))
+            outcome, progress = refused, self._after_refusal(pending, refused)
         except RowFailed as error:
             outcome, progress = error, Progress(failed=str(error))
         except UpstreamFault as fault:
@@ -222,27 +226,63 @@ class UpstreamServer(ModelServer):
             place.upstream.ended(sent, outcome)
             self._ended(pending.inference.id)
         if progress is not None:
-            pending.inference.listener(progress)
+            self._tell_end(pending, progress)
 
     async def _answer(self, pending: Pending, place: Place, sent: Sent) -> Result:
         inference, served = pending.inference, place.model
-        streams = not pending.is_bulk and inference.request.streams
+        goes_on = self._goes_on(pending, place)
+        streams = inference.request.streams
+        if pending.is_bulk:
+            streams = goes_on and may_be_long(inference.request)
         body = upstream_body(inference, served.id_there, streams=streams, ranks=served.engine.takes_priority)
         connection, route = place.upstream.connection, inference.endpoint.route
         if not streams:
+            if pending.answer is not None:
+                pending.answer = StreamedAnswer(inference)  # what there was is made again
             answer = await connection.post(route, body)
             place.upstream.places.budget.on_headers(time.monotonic(), answer.headers)
             return read_answer(inference, answer.data)
-        streamed = StreamedAnswer(inference)
-        async for chunk in connection.stream(route, body):
-            for progress in streamed.take(chunk):
-                if not pending.is_shown:
-                    place.upstream.first_token(sent, time.monotonic())
-                pending.is_shown = True
-                inference.listener(progress)
-        if not streamed.is_whole:
+        if pending.answer is None or not goes_on:
+            pending.answer = StreamedAnswer(inference, self._earlier(inference) if goes_on else None)
+        else:
+            pending.answer.resume()
+        if (so_far := pending.answer.so_far).num_tokens:
+            body = continued(body, inference.request, so_far)
+        if pending.is_bulk:
+            self._streamed[inference.id] = pending  # it is asked for what has come (`generated`)
+        async with aclosing(connection.stream(route, body)) as chunks:
+            async for chunk in chunks:
+                for progress in pending.answer.take(chunk):
+                    if not pending.is_shown:
+                        place.upstream.first_token(sent, time.monotonic())
+                    pending.is_shown = True
+                    inference.listener(progress)
+        if not pending.answer.is_whole:
             raise BrokenOff("ended a stream before its end")
-        return streamed.result()
+        return pending.answer.result()
+
+    def _goes_on(self, pending: Pending, place: Place) -> bool:
+        """Whether an answer that is cut off there is continued from its text."""
+        served, request = place.model, pending.inference.request
+        is_alike = not pending.is_plain and served.made_by == self.made_by
+        return is_alike and may_continue(request, continues_chats=served.continues)
+
+    def _earlier(self, inference: Inference) -> ChoiceSoFar | None:
+        """The only choice as an earlier lease left it."""
+        carry_over = inference.carry_over
+        if carry_over is None or carry_over.made_by != self.made_by:
+            return None
+        return carry_over.choices[0] if len(carry_over.choices) == 1 else None
+
+    def _after_refusal(self, pending: Pending, refused: RowRefused) -> Progress | None:
+        """The end of a request that was refused; None: it is sent again whole, since a refusal may be of the
+        stream or of the text so far.
+        """
+        if pending.is_bulk and pending.answer is not None and not pending.is_plain:
+            pending.is_plain = True
+            self.waiting.put(pending, first=True)
+            return None
+        return Progress(result=_refused(refused))
 
     def _after_fault(self, pending: Pending, place: Place, fault: UpstreamFault) -> Progress | None:
         """The end of a request whose upstream failed; None: it waits for a place again."""
@@ -252,18 +292,31 @@ class UpstreamServer(ModelServer):
         )
         if isinstance(fault, ModelGone):
             place.is_gone = True
-        pending.breaks += isinstance(fault, BrokenOff)
-        if pending.is_shown or pending.breaks >= BREAKS_MAX:
+        if isinstance(fault, BrokenOff):
+            pending.broke_off()
+        is_lost = pending.is_shown and not self._can_resume(pending)
+        if is_lost or pending.breaks >= BREAKS_MAX:
             return Progress(failed=f"The upstream {fault.reason}.")
-        self.waiting.put(pending, first=True)
+        self.waiting.put(pending, first=not pending.breaks)  # others are not held up by what may break again
         return None
+
+    def _can_resume(self, pending: Pending) -> bool:
+        """Whether the rest of what a client has seen may follow, wherever it is sent."""
+        has_some = pending.so_far is not None and pending.so_far.num_tokens > 0
+        return has_some and all(self._goes_on(pending, place) for place in self.places)
 
     def _tell_away(self, pending: Pending, problem: str) -> None:
         if pending.is_bulk:
-            pending.inference.listener(Progress(failed=problem, is_returned=True))
+            self._tell_end(pending, Progress(failed=problem, is_returned=True, breaks=pending.breaks))
         else:
             body = error_body(problem, "server_error", code="model_unavailable")
-            pending.inference.listener(Progress(result=Result(503, Usage(), body=body)))
+            self._tell_end(pending, Progress(result=Result(503, Usage(), body=body)))
+
+    def _tell_end(self, pending: Pending, progress: Progress) -> None:
+        self._streamed.pop(pending.inference.id, None)
+        if pending.is_bulk:
+            progress.so_far = pending.so_far
+        pending.inference.listener(progress)
 
     def _ended(self, inference_id: str) -> None:
         task = asyncio.current_task()
@@ -278,6 +331,7 @@ class UpstreamServer(ModelServer):
 
     def _cancel(self, inference_id: str) -> None:
         self.take_incoming()
+        self._streamed.pop(inference_id, None)
         task = self._tasks.pop(inference_id, None)
         if task is None:
             self.waiting.remove(lambda pending: pending.inference.id == inference_id)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nightshift.jobs.priorities import PriorityClass
+from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.model_server import Inference
+from workers.upstreams.answers import StreamedAnswer
 
 
 @dataclass(eq=False, slots=True)
@@ -15,12 +17,26 @@ class Pending:
     inference: Inference
     since_s: float  # when it came, monotonic
     tokens_expected: int
-    breaks: int = 0  # how often an upstream broke it off
+    breaks: int = 0  # how often an upstream broke it off and it came no further
     is_shown: bool = False  # its client has seen a part of an answer
+    answer: StreamedAnswer | None = None  # as far as it has come
+    is_plain: bool = False  # a bulk row that is neither streamed nor continued: that was refused
+    tokens_most: int = 0  # that it has had to continue from
 
     @property
     def is_bulk(self) -> bool:
         return self.inference.group is not None
+
+    @property
+    def so_far(self) -> ChoiceSoFar | None:
+        """The answer as another try may continue it. On any thread."""
+        return None if self.answer is None else self.answer.so_far
+
+    def broke_off(self) -> None:
+        """Counts a break, from 0 where it has come further than at those before."""
+        tokens = 0 if self.so_far is None else self.so_far.num_tokens
+        self.breaks = 1 if tokens > self.tokens_most else self.breaks + 1
+        self.tokens_most = max(self.tokens_most, tokens)
 
 
 class Waiting:

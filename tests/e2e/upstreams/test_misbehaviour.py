@@ -17,6 +17,8 @@ pytestmark = pytest.mark.parametrize("served", [simulated], indirect=True, ids=[
 
 ROWS = 24
 TRIES = 3  # of a row that breaks its engine off
+WHOLE_TRY = 1  # of a row that was refused as a stream
+BREAKS = 3  # of a request, which then count as one try of its row
 LONG = [{"role": "user", "content": "a long answer"}]
 WHOLE = texts.answer(texts.encode(texts.rendered({"messages": LONG})), 20, is_endless=True).text
 
@@ -55,9 +57,9 @@ def test_the_error_of_a_row_has_the_upstreams_message(
 ) -> None:
     before = _arrivals(upstream)
     expected = [
-        (behaviours.context_too_long(), "Your prompt is too long for this model.", 1),
+        (behaviours.context_too_long(), "Your prompt is too long for this model.", 1 + WHOLE_TRY),
         (behaviours.breaks(), "device-side assert triggered", TRIES),
-        (behaviours.enormous(), "The upstream's answer has more than", 1),
+        (behaviours.cuts(1), "The upstream", TRIES * BREAKS),
     ]
     upstream.behave(*(_of_row(number, one[0]) for number, one in zip(numbers, expected, strict=False)))
     batch = ended_batch(served.service, submit_batch(client, numbers[:ROWS]))
@@ -80,13 +82,13 @@ def test_the_error_of_a_row_has_the_upstreams_message(
         pytest.param(behaviours.unfinished(), id="no finish reason"),
     ],
 )
-def test_a_stream_that_breaks_after_its_first_token_ends_in_an_error_and_is_not_begun_again(
+def test_a_stream_that_breaks_after_its_first_token_and_cannot_go_on_ends_in_an_error(
     upstream: UpstreamProcess, client: openai.OpenAI, behaviour: Behaviour
 ) -> None:
     upstream.behave(behaviour)
     text = ""
     with pytest.raises(openai.APIError):  # noqa: PT012 some of it comes before the error
-        for chunk in _stream(client):
+        for chunk in _stream(client, logprobs=True):
             text += _text(chunk)
     assert text
     assert WHOLE.startswith(text)
@@ -96,6 +98,8 @@ def test_a_stream_that_breaks_after_its_first_token_ends_in_an_error_and_is_not_
     "behaviour",
     [
         pytest.param(behaviours.cuts(1, times=2), id="cut before the first token"),
+        pytest.param(behaviours.cuts(8), id="cut again and again"),
+        pytest.param(behaviours.unfinished(times=1), id="no finish reason at first"),
         pytest.param(behaviours.says(behaviours.NO_JSON, 1, times=2), id="no JSON before the first token"),
         pytest.param(behaviours.says(behaviours.KEEP_ALIVE, 0), id="a comment"),
         pytest.param(Behaviour(has_done=False), id="no end after the finish reason"),
@@ -118,9 +122,16 @@ def test_a_client_that_leaves_closes_the_upstreams_connection(
     upstream.wait_until("it was cancelled", lambda seen: seen["cancelled"] == before + 1)
 
 
-def _stream(client: openai.OpenAI) -> openai.Stream[openai.types.chat.ChatCompletionChunk]:
+def _stream(
+    client: openai.OpenAI, *, logprobs: bool = False
+) -> openai.Stream[openai.types.chat.ChatCompletionChunk]:
     return client.chat.completions.create(
-        model=DEMO_MODEL_ID, messages=LONG, extra_body={"ignore_eos": True}, max_tokens=20, stream=True
+        model=DEMO_MODEL_ID,
+        messages=LONG,
+        extra_body={"ignore_eos": True},
+        max_tokens=20,
+        logprobs=logprobs,
+        stream=True,
     )
 
 

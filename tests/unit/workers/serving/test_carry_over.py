@@ -28,6 +28,12 @@ def test_a_carry_over_survives_its_line_of_json() -> None:
     assert CarryOver.from_json(line) == carry_over
 
 
+def test_a_text_whose_tokens_have_no_ids_survives_too() -> None:
+    carry_over = CarryOver([ChoiceSoFar(text="So \u00fcber", tokens_without_ids=3)], {"engine": "vllm"})
+    assert CarryOver.from_json(json.loads(json.dumps(carry_over.to_json(7)))) == carry_over
+    assert carry_over.num_tokens == 3
+
+
 def test_the_rows_of_a_shard_survive_together() -> None:
     rows = {7: CarryOver([ChoiceSoFar([4])], {"dtype": "float32"}), 3: CarryOver([ChoiceSoFar([5, 6])])}
 
@@ -72,6 +78,9 @@ def of_choice(**changes: Any) -> bytes:
         of_choice(output_token_ids=[4, 5.5]),
         of_choice(output_token_ids=[4, True]),
         of_choice(output_token_ids=[4, -5]),
+        of_choice(text=5),
+        of_choice(text="So", tokens=-1),
+        of_choice(text="So", tokens="2"),
         of_choice(logprobs=None),
         of_choice(logprobs=[1]),
         of_choice(logprobs=[[-0.5, [4], [-0.5]]]),
@@ -97,6 +106,7 @@ LIKELIEST = TokenLogprobs(-0.5, (4, 5), (-0.5, -0.9))
         ([ChoiceSoFar([4, 5])], SamplingParams(max_tokens=2), True),
         ([ChoiceSoFar([4], [LIKELIEST])], SamplingParams(logprobs=2), True),
         ([], SamplingParams(), False),
+        ([ChoiceSoFar(text="So", tokens_without_ids=1)], SamplingParams(), False),
         ([ChoiceSoFar([4], [LIKELIEST] * 2)], SamplingParams(logprobs=2), False),
         ([ChoiceSoFar([4], [LIKELIEST])], SamplingParams(logprobs=3), False),
     ],

@@ -1,11 +1,15 @@
 """One row: its tokens over several tries and leases, and whether it may end in the time there is."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from nightshift.endpoints.texts.chat import Chat
 from tests.unit.workers.scripted import chat_body
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.shard.row import SLACK, ShardRow, hopeless_rows
 
@@ -19,7 +23,7 @@ def a_row(tokens: int, tokens_max: int | None, measured_tokens: int = 0, measure
     row = ShardRow(0, "r0", None, request, server=server)
     row.begin(None, NOW_S - measured_s)
     if request is not None:
-        row.add(0, range(tokens), ())
+        row.add(Progress(token_ids=range(tokens)))
     row.heard_s, row.heard_tokens = (
         (NOW_S - measured_s, tokens - measured_tokens) if measured_s else (None, 0)
     )
@@ -30,10 +34,9 @@ def hopeless(rows: list[ShardRow], longest: int, left_s: float) -> list[int]:
     return [rows.index(row) for row in hopeless_rows(rows, longest, left_s, NOW_S)]
 
 
-def begun(so_far: CarryOver | None = None) -> ShardRow:
-    """A row with two choices."""
+def begun(so_far: CarryOver | None = None, num_choices: int = 2) -> ShardRow:
     server = cast(ModelServer, SimpleNamespace(context_length=128, made_by_of=lambda model_id: None))
-    row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=2)), server=server)
+    row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=num_choices)), server=server)
     row.begin(so_far, NOW_S)
     return row
 
@@ -44,7 +47,7 @@ def choices(row: ShardRow) -> list[list[int]]:
 
 def test_a_row_that_begins_again_has_no_tokens_of_its_try_before() -> None:
     row = begun()
-    row.add(0, [1, 2], ())
+    row.add(Progress(token_ids=[1, 2]))
     row.heard(NOW_S)
     row.begin(None, NOW_S + 1)
 
@@ -56,11 +59,43 @@ def test_earlier_tokens_that_are_not_continued_are_dropped_from_all_choices() ->
     continued, anew = begun(so_far), begun(so_far)
     assert (choices(anew), anew.saved) == ([[7, 8], [9]], 3)
 
-    assert continued.add(0, [7, 8, 5], ()) == 0
-    assert anew.add(0, [5], ()) == 3
+    assert continued.add(Progress(token_ids=[7, 8, 5])) == 0
+    assert anew.add(Progress(token_ids=[5])) == 3
 
     assert (choices(continued), continued.saved) == ([[7, 8, 5], [9]], 3)
     assert (choices(anew), anew.saved) == ([[5], []], 0)
+
+
+SO = ChoiceSoFar(text=" So", tokens_without_ids=2)
+
+
+def test_a_text_that_is_continued_takes_the_place_of_its_beginning() -> None:
+    row = begun(CarryOver([SO]), 1)
+    further = replace(SO, text=" So far", tokens_without_ids=4)
+
+    assert row.add(Progress(so_far=SO)) == 0
+    assert row.add(Progress(so_far=further)) == 0
+
+    assert row.carry_over.choices[0] == further
+    assert row.num_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Progress(so_far=ChoiceSoFar(text=" No", tokens_without_ids=3)),
+        Progress(so_far=ChoiceSoFar()),
+        Progress(token_ids=[5]),
+    ],
+    ids=["another text", "none", "an engine of ours"],
+)
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_text_that_is_not_continued_is_dropped(progress: Progress, *, is_told: bool) -> None:
+    row = begun(CarryOver([SO]), 1)
+    if is_told and progress.so_far is not None:
+        row.add(Progress(so_far=SO))
+
+    assert row.add(progress) == SO.num_tokens
 
 
 def test_a_row_is_given_up_that_needs_more_than_the_time_with_some_slack() -> None:

@@ -130,6 +130,18 @@ def test_a_row_of_several_choices_is_carried_over_choice_by_choice(ground: Groun
     assert [*continued(ground, 1).values()] == [CarryOver(choices, ground.model.made_by)]
 
 
+def test_a_returned_row_begins_again_with_its_text_and_with_how_often_it_broke_off(ground: Ground) -> None:
+    ground.run(1)
+    (row,) = ground.begun(1)
+    ground.model.running.clear()
+    so_far = ChoiceSoFar(text=" So", tokens_without_ids=2)
+    row.listener(Progress(failed="its upstream is away", is_returned=True, breaks=2, so_far=so_far))
+    (again,) = ground.begun(1)
+
+    assert again.carry_over == CarryOver([so_far], ground.model.made_by)
+    assert again.breaks == 2
+
+
 @pytest.mark.parametrize("spoiled", ["other tokens", "gone", "too large", "of no known form"])
 def test_a_carry_over_that_cannot_be_used_saves_nothing_and_stops_no_shard(
     ground: Ground, caplog: pytest.LogCaptureFixture, spoiled: str

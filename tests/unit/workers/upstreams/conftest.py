@@ -15,6 +15,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.process.settings import WorkerSettings
 from tests.helpers.upstreams import SimulatedUpstream, simulated_upstream
 from tests.helpers.waiting import WAIT_MAX_S
+from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
 from workers.upstreams.opening import open_upstreams
@@ -69,9 +70,11 @@ class Asker:
         self.server = server
         self._count = 0
 
-    def chat(self, text: str = "Hi", **more: Any) -> Heard:
+    def chat(self, text: str = "Hi", *, max_tokens: int | None = 64, **more: Any) -> Heard:
+        """`max_tokens`: too few, by default, for a row to be streamed."""
         messages = [{"role": "user", "content": text}]
-        return self.ask("chat", {"model": self.server.model.id, "messages": messages}, **more)
+        body = {"model": self.server.model.id, "messages": messages, "max_tokens": max_tokens}
+        return self.ask("chat", body, **more)
 
     def ask(
         self,
@@ -81,6 +84,8 @@ class Asker:
         is_bulk: bool = True,
         priority: PriorityClass = PriorityClass.STANDARD,
         tenant_id: str = TENANT,
+        carry_over: CarryOver | None = None,
+        breaks: int = 0,
         **fields: Any,
     ) -> Heard:
         """`fields`: more of the body."""
@@ -94,10 +99,12 @@ class Asker:
             Identity(f"row-{self._count}", CREATED_S),
             priority,
             listener=lambda progress: heard(progress),
+            carry_over=carry_over,
             group="job_1" if is_bulk else None,
             tenant_id=tenant_id,
             body=body,
             is_streamed=not is_bulk,
+            breaks=breaks,
         )
         heard = Heard(inference)
         self.server.submit(inference)
