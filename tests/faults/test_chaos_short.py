@@ -22,10 +22,13 @@ from tests.integration.servers import RAM_DISK
 
 SEED = 20261121
 SMALL = Parts(workers=3, schedulers=2, proxies=frozenset({"redis"}))
+UPSTREAMS = Parts(engine="upstream", upstreams=2, workers=2, schedulers=2, proxies=frozenset({"redis"}))
 LARGE = Parts("postgresql", "moto", workers=3, schedulers=2, proxies=frozenset({"redis", "database", "s3"}))
 KILLS = [
     (SMALL, 6),
+    (UPSTREAMS, 6),
     pytest.param(SMALL, 35, marks=pytest.mark.exhaustive),
+    pytest.param(UPSTREAMS, 35, marks=pytest.mark.exhaustive),
     pytest.param(LARGE, 15, marks=pytest.mark.exhaustive),
 ]
 
@@ -133,7 +136,7 @@ def test_a_round_has_the_kills_that_it_was_asked_for_and_most_are_of_workers_in_
 
 
 def test_the_short_runs_have_every_fault_there_is_and_none_of_what_is_not_there():
-    actions = [*short(SMALL, 35), *short(LARGE, 15)]
+    actions = [*short(SMALL, 35), *short(UPSTREAMS, 35), *short(LARGE, 15)]
     assert {action.kind for action in actions} == set(Kind)
     kinds = {action.kind for action in schedule(7, 0, 400, Scene())}
     assert not kinds & {Kind.CUT, Kind.DELAY, Kind.SILENCE, Kind.RESTART_DATABASE}

@@ -12,10 +12,14 @@ from typing import Protocol
 from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.texts.chat import Chat, ChatRequest
+from nightshift.endpoints.texts.generation import Choice
+from nightshift.endpoints.texts.streams import AnswerHead
+from nightshift.jobs import Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.process.settings import WorkerSettings
 from nightshift_engine import Output
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
+from tests.helpers.upstreams.texts import answer, encode, rendered
 from tests.helpers.waiting import WAIT_MAX_S
 from workers.serving.inference import Progress, TextAnswer
 from workers.serving.model_server import Inference
@@ -87,7 +91,25 @@ class ModelAnswers:
         self._server.submit(Inference(identity.name, Chat(), request, identity, priority, listen))
 
 
+class UpstreamAnswers:
+    """Those of simulated upstreams, computed: they follow from the prompt."""
+
+    def results(self, requests: Sequence[Asked]) -> list[Result]:
+        return [self._answer(*request) for request in requests]
+
+    def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Result:
+        prompt = encode(rendered({"messages": request.prompts_given[0].messages}))
+        said = answer(prompt, request.output_tokens_max, is_endless=request.ignore_eos)
+        return Chat().result(
+            request,
+            AnswerHead(Chat().answer_id(identity.name), identity.created_s, priority),
+            choices=[Choice(said.text, said.finish_reason)],
+            usage=Usage(len(prompt), len(said.token_ids)),
+        )
+
+
 @cache
 def answers_of(engine: str) -> KnownAnswers:
     """`engine` as in `Parts`. A model is loaded once for all services."""
-    return FakeAnswers() if engine == "fake" else ModelAnswers()
+    kinds = {"fake": FakeAnswers, "demo": ModelAnswers, "upstream": UpstreamAnswers}
+    return kinds[engine]()

@@ -31,7 +31,9 @@ SECONDS: Final = ("free_s", "recovery_s")
 
 
 def scene_of(parts: Parts) -> Scene:
-    return Scene(parts.workers, parts.schedulers, parts.proxies, parts.database == "postgresql")
+    return Scene(
+        parts.workers, parts.schedulers, parts.proxies, parts.database == "postgresql", parts.upstreams
+    )
 
 
 def report(rounds: Sequence[Round]) -> str:
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.objects,
         options.engine,
         workers=options.workers,
+        upstreams=2 if options.engine == "upstream" else 0,
         schedulers=2,
         proxies=_proxies(options),
         are_forked=False,
@@ -166,7 +169,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--objects", choices=("directory", "moto", "rclone"), default="directory")
     parser.add_argument(
-        "--engine", choices=("fake", "demo"), default="fake", help="demo: our own, with the demo model"
+        "--engine",
+        choices=("fake", "demo", "upstream"),
+        default="fake",
+        help="demo: our own, with the demo model; upstream: two simulated upstreams, which are killed too",
     )
     parser.add_argument("--workers", type=_count, default=3)
     parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")

@@ -18,6 +18,7 @@ from tests.helpers.waiting import wait_for
 
 DELAY: Final = Latency(ms=100)
 DELAY_S: Final = 3.0
+AWAY_S: Final = 2.0  # of an upstream: longer than its breaker waits before a trial
 SILENCE_S: Final = 5.0  # longer than a lease is trusted
 MARGIN_S: Final = 2.0  # what a paused process held has expired, and is taken
 LOOK_S: Final = 0.1  # another process can only be asked again
@@ -40,6 +41,11 @@ class Damage:
                 self._kill(action)
             case Kind.KILL_SCHEDULER | Kind.KILL_API:
                 self._kill(action)
+            case Kind.KILL_UPSTREAM:
+                upstream = service.upstreams[target]
+                wait_for(f"{target} is back", lambda: upstream.is_running)
+                upstream.kill()
+                self._later(AWAY_S, upstream.start)
             case Kind.FAILPOINT:
                 service.arm(target)
             case Kind.DRAIN_WORKER:

@@ -43,6 +43,7 @@ class Length:
 
 LENGTHS: Final = {
     "fake": Length((10, 60), 200),
+    "upstream": Length((10, 60), 200, {"ignore_eos": True}),
     "demo": Length((50, 150), 200, {"temperature": 1.0, "ignore_eos": True}),
 }
 

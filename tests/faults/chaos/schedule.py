@@ -17,13 +17,14 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """Kinds of faults. The first group kills a process of ours; the second gets in the way of all of them."""
+    """Kinds of faults. The first group kills a process; the second gets in the way of all of them."""
 
     KILL_WORKER = "kill -9 a worker"
     KILL_MACHINE = "kill -9 a worker and its supervisor"
     KILL_SCHEDULER = "kill -9 a scheduler"
     KILL_API = "kill -9 the API"
     FAILPOINT = "kill -9 at a failpoint"
+    KILL_UPSTREAM = "kill -9 an upstream, and start it"
 
     DRAIN_WORKER = "SIGTERM to a worker"
     PAUSE_WORKER = "SIGSTOP to a worker for longer than its lease"
@@ -46,6 +47,7 @@ KILLS: Final = {
     Kind.KILL_SCHEDULER: 1,
     Kind.KILL_API: 1,
     Kind.FAILPOINT: 5,
+    Kind.KILL_UPSTREAM: 12,
 }  # how many of each there are in a deck of them
 INTERFERENCES: Final = tuple(kind for kind in Kind if kind not in KILLS)
 AT_A_PROXY: Final = frozenset({Kind.CUT, Kind.DELAY, Kind.SILENCE})
@@ -62,6 +64,13 @@ class Scene:
     schedulers: int = 2
     proxies: frozenset[str] = frozenset()
     has_postgresql: bool = False
+    upstreams: int = 0
+
+    @property
+    def kills(self) -> Sequence[Kind]:
+        """A deck of them."""
+        missing = set() if self.upstreams else {Kind.KILL_UPSTREAM}
+        return [kind for kind, count in KILLS.items() if kind not in missing for _ in range(count)]
 
     @property
     def interferences(self) -> Sequence[Kind]:
@@ -89,8 +98,10 @@ def schedule(
     draw = random.Random(f"{seed}/{round_no}")
     if interferences is None:
         interferences = -(-kills // 4)
-    deadly = [kind for kind, count in KILLS.items() for _ in range(count)]
-    kinds = [*islice(_dealt(draw, deadly), kills), *islice(_dealt(draw, scene.interferences), interferences)]
+    kinds = [
+        *islice(_dealt(draw, scene.kills), kills),
+        *islice(_dealt(draw, scene.interferences), interferences),
+    ]
     draw.shuffle(kinds)
     targets = _targets(draw, scene)
     return [Action(kind, next(targets[kind]), draw.uniform(*WAIT_S)) for kind in kinds]
@@ -110,6 +121,9 @@ def _targets(draw: random.Random, scene: Scene) -> dict[Kind, Iterator[str]]:
     targets |= dict.fromkeys(AT_A_SCHEDULER, schedulers)
     targets |= {kind: _dealt(draw, sorted(scene.proxies)) for kind in AT_A_PROXY if scene.proxies}
     targets[Kind.KILL_MACHINE] = _dealt(draw, [f"machine-{number + 1}" for number in range(scene.workers)])
+    if scene.upstreams:
+        names = [f"upstream-{number + 1}" for number in range(scene.upstreams)]
+        targets[Kind.KILL_UPSTREAM] = _dealt(draw, names)
     targets[Kind.KILL_API] = _dealt(draw, ["api"])
     targets[Kind.FAILPOINT] = _dealt(draw, failpoints.NAMES)
     return targets

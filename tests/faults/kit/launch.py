@@ -26,6 +26,8 @@ from tests.faults.kit.processes import Kept, children, send
 from tests.faults.kit.proxy import FaultProxy, proxied
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.receiver import receiver, says
+from tests.helpers.upstreams import Settings as Upstream
+from tests.helpers.upstreams import UpstreamProcess
 from tests.integration import servers
 from tests.integration.objectstore.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
@@ -48,6 +50,7 @@ SCALED: Final = {
     "FAKE_POLL_S": "1",
     "FAKE_ONLINE_DRAIN_S": "4",
 }
+UPSTREAM: Final = Upstream(models=(MODEL,), slots=16, step_s=0.02)
 ROLE: Final = "NIGHTSHIFT_ROLE"  # tells a process, and what it starts, whose it is
 ROOT: Final = Path(__file__).resolve().parents[3]
 
@@ -85,8 +88,8 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
     api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "1024")
     worker = (*python, "tests.faults.kit.worker_process")
-    if service.parts.engine == "demo":
-        worker = (*worker, "demo") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")
+    if service.parts.engine != "fake":
+        worker = (*worker, "real") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")
     return {
         "api": (*api, "--timeout-graceful-shutdown", "5"),
         **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},
@@ -115,6 +118,7 @@ class _Ground:
     bucket: str | None
     proxy: Mapping[str, FaultProxy]
     s3_front: FaultyS3 | None
+    upstreams: Mapping[str, UpstreamProcess]
 
     @property
     def storage_url(self) -> str:
@@ -156,6 +160,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
         postgresql=ground.postgresql,
         receiver=stack.enter_context(receiver(says(200))),
         environment=_environment(folder, parts, data, ground, {"BASE_URL": base_url, **settings}),
+        upstreams=ground.upstreams,
         bucket=ground.bucket,
     )
 
@@ -181,7 +186,11 @@ def _lay_ground(folder: Path, parts: Parts, stack: ExitStack) -> _Ground:
     if parts.s3_faults_seed is not None:
         assert s3 is not None, "a directory does not speak HTTP"
         s3_front = stack.enter_context(faulty_s3(s3, parts.s3_faults_seed))
-    return _Ground(redis, postgresql, s3, bucket, proxy, s3_front)
+    upstreams = {
+        f"upstream-{number + 1}": stack.enter_context(UpstreamProcess(UPSTREAM))
+        for number in range(parts.upstreams)
+    }
+    return _Ground(redis, postgresql, s3, bucket, proxy, s3_front, upstreams)
 
 
 def _near(stack: ExitStack) -> Path:
@@ -199,8 +208,7 @@ def _environment(
         "DATABASE_URL": data.resolved_database_url,
         "STORAGE_URL": data.resolved_storage_url,
         "REDIS_URL": ground.redis.settings.redis_url,
-        "MODELS": MODEL if parts.engine == "fake" else str(demo_model_path()),
-        "DETERMINISTIC": "false" if parts.engine == "fake" else "true",  # the oracle compares bytes
+        **_models(parts, ground),
         "FILE_ROOTS": f"{folder}/files/{{tenant}}",
         "S3_BUCKETS": f"{ground.bucket}/files/{{tenant}}" if ground.bucket else "",
         "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
@@ -224,6 +232,16 @@ def _environment(
             "OMP_NUM_THREADS": str(parts.threads),
         }
     )
+
+
+def _models(parts: Parts, ground: _Ground) -> dict[str, str]:
+    match parts.engine:
+        case "fake":
+            return {"MODELS": MODEL}
+        case "demo":
+            return {"MODELS": str(demo_model_path()), "DETERMINISTIC": "true"}  # the oracle compares bytes
+        case "upstream":
+            return {"UPSTREAMS": ",".join(upstream.url for upstream in ground.upstreams.values())}
 
 
 def _detours(proxy: Mapping[str, FaultProxy]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.processes import Footprint, Kept, children, is_running, pause, resume, send
 from tests.faults.kit.proxy import FaultProxy
 from tests.helpers.receiver import Receiver
+from tests.helpers.upstreams import UpstreamProcess
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import FaultyS3
@@ -46,7 +47,8 @@ class Parts:
 
     database: Literal["sqlite", "postgresql"] = "sqlite"
     objects: Literal["directory", "moto", "rclone"] = "directory"
-    engine: Literal["fake", "demo"] = "fake"
+    engine: Literal["fake", "demo", "upstream"] = "fake"
+    upstreams: int = 0  # simulated ones, which an engine "upstream" has
     workers: int = 1
     schedulers: int = 1
     durable: bool = False  # PostgreSQL waits for the disk, as SQLite always does
@@ -58,13 +60,13 @@ class Parts:
     threads: int = 1  # of torch in a worker
 
     def __str__(self) -> str:
-        words = (self.database, self.objects, *(["demo"] if self.engine == "demo" else []))
+        words = (self.database, self.objects, *([self.engine] if self.engine != "fake" else []))
         return "-".join(words)
 
     @property
     def slower(self) -> int:
         """How many times longer things take than with the fake engine: torch and a model are to be loaded."""
-        return 1 if self.engine == "fake" else 4
+        return 4 if self.engine == "demo" else 1
 
 
 @dataclass(frozen=True, order=True)
@@ -111,6 +113,7 @@ class Service:
     postgresql: PostgresServer | None
     receiver: Receiver  # of webhooks
     environment: Mapping[str, str]  # what its processes read their settings from
+    upstreams: Mapping[str, UpstreamProcess]  # by name
     bucket: str | None = None
     tenant_id: str = DEFAULT_TENANT  # whose key it is
     asked_model: str | None = None  # that its jobs name; None: the engine's own
@@ -139,7 +142,7 @@ class Service:
 
     @property
     def model(self) -> str:
-        return self.asked_model or (MODEL if self.parts.engine == "fake" else "demo_model")
+        return self.asked_model or ("demo_model" if self.parts.engine == "demo" else MODEL)
 
     def location(self, path: str) -> str:
         """A place for an input or output of this tenant's jobs."""

@@ -1,5 +1,6 @@
-"""`python -m tests.faults.kit.worker_process`: `nightshift worker` with the fake engine in it, or our own
-if it is told `demo`. The same supervisor, the same restarts, the same release of a dead worker's leases.
+"""`python -m tests.faults.kit.worker_process`: `nightshift worker` with the fake engine in it, or with our
+own or upstreams if it is told `real`. The same supervisor, the same restarts, the same release of a dead
+worker's leases.
 """
 
 import sys
@@ -15,6 +16,6 @@ APP = "tests.faults.kit.worker_app"
 
 if __name__ == "__main__":
     spawn = ForkServer.forked().spawn if was_forked() else run_program
-    is_fake = sys.argv[1:] != ["demo"]
+    is_fake = sys.argv[1:] != ["real"]
     fakes = {"app": APP, "pool": f"{APP}:FakePool"} if is_fake else {}
     keep_running(worker_children(WorkerSettings(), [WHOLE_MACHINE], **fakes), spawn)

@@ -66,6 +66,11 @@ class UpstreamProcess:
         assert self._process is not None, "it was started"
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it listens, or did when it was last started."""
+        return self._process is not None
+
     def __enter__(self) -> "UpstreamProcess":
         self.start()
         return self
@@ -81,10 +86,10 @@ class UpstreamProcess:
             command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None, "it is a pipe"
-        self._process, said = process, process.stdout.readline()
+        said = process.stdout.readline()
         if not said:
             raise RuntimeError(f"the upstream ended with {process.wait()}")
-        self.port = int(said)
+        self._process, self.port = process, int(said)
 
     def kill(self) -> None:
         if self._process is not None:
