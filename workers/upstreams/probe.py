@@ -135,8 +135,8 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
-        limit_field,
         await _ranks(connection, engine, routes, id_there),
+        limit_field,
         CHATS in routes and await _continues(connection, id_there),
     )
 

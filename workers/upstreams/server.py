@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -30,6 +30,7 @@ from workers.serving.model_server import Busy, Inference, ModelServer, RequestCo
 from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
+from workers.upstreams.control.breaker import Breaker
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.loop import LoopThread
@@ -52,7 +53,17 @@ class Place:
 
     upstream: RunningUpstream
     model: ServedModel
-    is_gone: bool = False  # the upstream no longer lists it
+    absence: Breaker = field(init=False)  # opens where the upstream no longer has the model
+
+    def __post_init__(self) -> None:
+        self.absence = Breaker(f"{self.upstream.name}/{self.model.id_there}", faults_max=1)
+
+    @property
+    def is_usable(self) -> bool:
+        return self.absence.opened_s is None and not self.upstream.is_open
+
+    def may_be_tried(self, now_s: float) -> bool:
+        return self.absence.wait_s(now_s) == 0 and self.upstream.may_be_tried(now_s)
 
 
 class UpstreamServer(ModelServer):
@@ -120,7 +131,7 @@ class UpstreamServer(ModelServer):
 
     @property
     def problem(self) -> str | None:
-        if any(not place.is_gone and not place.upstream.is_open for place in self.places):
+        if any(place.is_usable for place in self.places):
             return None
         troubles = [place.upstream.trouble for place in self.places if place.upstream.trouble is not None]
         said = min(troubles, key=lambda trouble: trouble.since, default=None)
@@ -159,7 +170,7 @@ class UpstreamServer(ModelServer):
     @property
     def _may_be_tried(self) -> bool:
         now_s = time.monotonic()
-        return any(not place.is_gone and place.upstream.may_be_tried(now_s) for place in self.places)
+        return any(place.may_be_tried(now_s) for place in self.places)
 
     # -- the loop's thread
 
@@ -180,6 +191,7 @@ class UpstreamServer(ModelServer):
             self.waiting.take(priority)
             sent = Sent(time.monotonic(), pending.tokens_expected, pending.is_bulk)
             place.upstream.sent(sent)
+            place.absence.on_sent(sent.at_s)
             of_class = self._histograms.of_class(engine_class(priority))
             of_class.queue_s.observe(sent.at_s - pending.since_s)
             task = asyncio.get_running_loop().create_task(self._run(pending, place, sent))
@@ -203,12 +215,18 @@ class UpstreamServer(ModelServer):
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the next of the waiting requests may be sent, if no other ends before."""
-        if not self.waiting.count:
-            return math.inf
+        heads = filter(None, map(self.waiting.next_of, PriorityClass))
+        kinds = {not pending.is_bulk for pending in heads}
         return min(
-            place.upstream.places.wait_s(now_s, is_interactive=is_interactive)
-            for place in self.places
-            for is_interactive in (True, False)
+            (
+                max(
+                    place.absence.wait_s(now_s),
+                    place.upstream.places.wait_s(now_s, is_interactive=is_interactive),
+                )
+                for place in self.places
+                for is_interactive in kinds
+            ),
+            default=math.inf,
         )
 
     def cancel_all(self) -> None:
@@ -219,13 +237,14 @@ class UpstreamServer(ModelServer):
 
     def _place_for(self, pending: Pending) -> Place | None:
         """The place where a request goes; None: it waits."""
+        now_s = time.monotonic()
         open_to = {
             place.upstream.name: place
             for place in self.places
-            if not place.is_gone and route_of(pending.inference.endpoint) in place.model.routes
+            if place.absence.wait_s(now_s) == 0 and route_of(pending.inference.endpoint) in place.model.routes
         }
         choices = [place.upstream.places for place in open_to.values()]
-        chosen = self._turns.choose(choices, time.monotonic(), is_interactive=not pending.is_bulk)
+        chosen = self._turns.choose(choices, now_s, is_interactive=not pending.is_bulk)
         return None if chosen is None else open_to[chosen.name]
 
     async def _run(self, pending: Pending, place: Place, sent: Sent) -> None:
@@ -234,6 +253,7 @@ class UpstreamServer(ModelServer):
         progress: Progress | None = None
         try:
             result = await self._answer(pending, place, sent)
+            place.absence.on_success()
             outcome, progress = result.usage, Progress(result=result)
             of_class = self._histograms.of_class(engine_class(pending.inference.priority))
             of_class.prompt_tokens += result.usage.prompt_tokens
@@ -313,7 +333,7 @@ class UpstreamServer(ModelServer):
             extra={"action": "upstream_failed", "upstream": place.upstream.name, "reason": fault.reason},
         )
         if isinstance(fault, ModelGone):
-            place.is_gone = True
+            place.absence.on_fault(time.monotonic())
         was_well = place.upstream.trouble is None  # it may be well but for this request
         if isinstance(fault, BrokenOff) or (was_well and isinstance(fault, Unavailable)):
             pending.broke_off()

@@ -16,9 +16,11 @@ class Breaker:
     which is the worker's and the upstream's, so that workers do not all try at once.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, faults_max: int = FAULTS_IN_A_ROW) -> None:
+        """`faults_max`: so many in a row open it."""
         self.opened_s: float | None = None  # since when it is open; None: closed
         self._name = name
+        self._faults_max = faults_max
         self._faults = self._trials = 0
         self._is_on_trial = False
         self._until_s = -math.inf
@@ -42,7 +44,7 @@ class Breaker:
     def on_fault(self, now_s: float) -> None:
         """A fault of the upstream, not of a row and not of its load."""
         self._faults += 1
-        if self.opened_s is None and self._faults >= FAULTS_IN_A_ROW:
+        if self.opened_s is None and self._faults >= self._faults_max:
             self.opened_s = now_s
             self._wait(now_s)
         elif self._is_on_trial:  # other faults are of requests sent before it opened

@@ -141,6 +141,18 @@ def _runs(asker: Asker) -> bool:
         return False
 
 
+def test_a_model_that_its_upstream_no_longer_has_is_waited_for(
+    asker: Asker, upstream: SimulatedUpstream
+) -> None:
+    upstream.serve(models=["another"])
+    assert asker.chat().end.is_returned
+    assert asker.server.problem is not None
+    assert "no longer has the model (404)" in asker.server.problem
+    upstream.serve(models=["simulated"])
+    wait_for("a trial has succeeded", lambda: _runs(asker))
+    assert asker.server.problem is None
+
+
 def test_a_refused_key_stops_the_upstream_and_says_so(asker: Asker, upstream: SimulatedUpstream) -> None:
     upstream.behave(wrong_key())
     assert asker.chat().end.is_returned
