@@ -1,5 +1,5 @@
 # The HTTP front end. No torch: it stays small and starts in a second. Also runs the migrations.
-# The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
+# The first stage is the same text in all Dockerfiles, so BuildKit builds the wheel once.
 FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS wheel
 WORKDIR /source
 COPY . .

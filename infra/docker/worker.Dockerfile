@@ -3,7 +3,7 @@
 #
 # torch comes with CUDA. For a machine without a GPU, build with --build-arg REQUIREMENTS=worker-cpu.txt and
 # --build-arg TORCH_INDEX= with the address of the index with PyTorch's CPU builds.
-# The first stage is the same text in all three Dockerfiles, so BuildKit builds the wheel once.
+# The first stage is the same text in all Dockerfiles, so BuildKit builds the wheel once.
 FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS wheel
 WORKDIR /source
 COPY . .

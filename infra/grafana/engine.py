@@ -183,6 +183,37 @@ DASHBOARD: Final = Dashboard(
             ),
         ),
         Section(
+            "Upstreams",
+            (
+                rates("Tokens generated", "wps", "nightshift_upstream_generation_tokens_total", "upstream"),
+                graph(
+                    "Requests in flight, and the limit",
+                    "short",
+                    Query("sum by (upstream) (nightshift_upstream_requests_in_flight)", "{{upstream}}"),
+                    Query(
+                        "sum by (upstream) (nightshift_upstream_concurrency_limit)", "{{upstream}} at most"
+                    ),
+                    about="The limit is measured; of all workers",
+                ),
+                quantiles("Time to first token", "nightshift_upstream_first_token_seconds", "upstream"),
+                rates("Errors", "cps", "nightshift_upstream_errors_total", "kind", is_stacked=True),
+                graph(
+                    "Away",
+                    "short",
+                    Query("max by (upstream) (nightshift_upstream_away)", "{{upstream}}"),
+                    max=1,
+                ),
+                graph(
+                    "Cost of an hour",
+                    "short",
+                    Query(
+                        "sum by (upstream) (rate(nightshift_upstream_cost_total[$__rate_interval])) * 3600",
+                        "{{upstream}}",
+                    ),
+                ),
+            ),
+        ),
+        Section(
             "Lazy models",
             (
                 graph("Loaded", "short", Query("sum by (model) (nightshift_worker_model_warm)", "{{model}}")),

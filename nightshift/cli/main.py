@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from nightshift.cli import conformance, dlq, jobs, models, webhooks, workers
-from nightshift.cli.admin import audit, keys, tenants, usage
+from nightshift.cli.admin import audit, keys, tenants, upstreams, usage
 from nightshift.cli.bulk import estimate, run
 from nightshift.cli.doctor.command import doctor
 from nightshift.cli.processes import up, worker
@@ -60,6 +60,7 @@ app.command("usage")(usage.usage)
 app.command("audit")(audit.audit)
 app.add_typer(models.app, name="models")
 app.add_typer(workers.app, name="workers")
+app.add_typer(upstreams.app, name="upstreams")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("top")(top.top)
 app.command("doctor")(doctor)

@@ -85,6 +85,9 @@ class WorkerMetrics(Collector):
         by_reason = {(id, reason): count for id, counts in eager for reason, count in counts.items()}
         yield filled(engine.EAGER_STEPS, by_reason)
         yield from request_metrics(servers, self._online)
+        for collector in {server.collector for server in servers}:
+            if collector is not None:
+                yield from collector.collect()
 
     def _shard_metrics(self) -> Iterator[Metric]:
         storage, worker_time = self._shards.storage, self._shards.worker_time()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+from prometheus_client.registry import Collector
+
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, too_long
 from nightshift.endpoints.results import Identity
@@ -59,11 +61,22 @@ class Inference:
     breaks: int = 0  # as its last progress told them
 
 
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Requests of a model that runs elsewhere."""
+
+    running: int
+    waiting: int
+
+
 class ModelServer(ABC):
     """A model that runs requests: on an engine here, or at other servers."""
 
     takes_bodies: ClassVar[bool] = False
     """Whether an inference needs the request's body beside what was read from it."""
+
+    collector: Collector | None = None
+    """More metrics of its own; several servers may share one."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -72,7 +85,7 @@ class ModelServer(ABC):
         self.stepping_since_s: float | None = None  # monotonic; None: no step is under way, or it has none
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
-        self.engine_stats: EngineStats | EncoderStats | None = None  # as of the last step's end
+        self.engine_stats: EngineStats | EncoderStats | RequestCounts | None = None  # as of the last step
 
     @property
     def context_length(self) -> int:

@@ -38,7 +38,7 @@ NOT_OF_CHATS: Final = {*ResponsesRequest.model_fields, *STATEFUL, *FIELDS} - {*C
 ROUTES: Final[Mapping[str, str]] = {"/v1/responses": CHATS, "/v1/classify": CLASSIFY}
 """Upstreams' routes for ours, where they are others."""
 RANKS: Final = {PriorityClass.INTERACTIVE: 0, PriorityClass.STANDARD: 1, PriorityClass.BACKGROUND: 2}
-"""The numbers of vLLM's and SGLang's `priority`: lower is sooner."""
+"""The numbers of vLLM's `priority`, and of SGLang's where it is told so: lower is sooner."""
 
 MIXED: Final = 4  # characters of a token, roughly; settled by the answer's usage
 
@@ -77,10 +77,9 @@ def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -
         body[served.limit_field] = request.output_tokens_max
     if streams:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    ranks = served.engine.takes_priority
-    if ranks and streams:
+    if served.takes_priority and streams:
         body["return_token_ids"] = True  # vLLM's: a part may have several tokens
-    if ranks and isinstance(inference.endpoint, TextEndpoint):
+    if served.takes_priority and isinstance(inference.endpoint, TextEndpoint):
         body["priority"] = RANKS[inference.priority]
     return body
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from nightshift.endpoints.answers import ANSWER_TOO_LARGE
 from nightshift.errors import ConfigurationError
@@ -38,8 +39,18 @@ class Answer:
 class Connection:
     """One upstream's connections, kept alive between requests."""
 
-    def __init__(self, upstream: Upstream, key: str | None, answer_bytes_max: int) -> None:
-        """Raises ConfigurationError for certificates that cannot be read."""
+    def __init__(
+        self,
+        upstream: Upstream,
+        key: str | None,
+        answer_bytes_max: int,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        """`resolver`: None for the system's.
+
+        Raises ConfigurationError for certificates that cannot be read.
+        """
+        self._resolver = resolver
         self._root = upstream.url.rsplit("/", 1)[0]  # routes of ours have its last part, mostly `/v1`
         self._base = upstream.url
         self._bytes_max = answer_bytes_max
@@ -132,7 +143,7 @@ class Connection:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls, resolver=self._resolver)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 headers=self._headers,

@@ -29,6 +29,15 @@ class LoopThread:
         """Runs it on the thread and waits for it; from any other thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs it on the thread until the thread ends; an exception ends the process."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                task.result()
+
+        self.call(lambda: asyncio.ensure_future(coroutine).add_done_callback(ended))
+
     def stop(self) -> None:
         """Ends the thread. What still runs on it is cancelled."""
         if self._thread.is_alive():

@@ -3,21 +3,26 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from aiohttp.abc import AbstractResolver
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model
 from nightshift.process.settings import WorkerSettings
 from nightshift.process.upstreams import API_KEY_VARIABLE, SETTING, Upstream, read_upstreams
 from workers.serving.model_server import OnFatal
+from workers.upstreams.addresses import EachAddress, Member
 from workers.upstreams.connection import Connection
 from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
 from workers.upstreams.loop import LoopThread
-from workers.upstreams.probe import ServedModel, probe
+from workers.upstreams.probe import probe
 from workers.upstreams.server import Dispatcher, Place, UpstreamServer
 from workers.upstreams.upstream import RunningUpstream
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -35,20 +40,37 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
             "start another worker for the other.",
             param=SETTING,
         )
+
+    def opened(config: Upstream, resolver: AbstractResolver | None = None) -> RunningUpstream:
+        connection = Connection(config, key_of(config), settings.answer_bytes_max, resolver)
+        return RunningUpstream(config, connection)
+
     configs = read_upstreams(settings.upstreams)
-    connections = [Connection(config, key_of(config), settings.answer_bytes_max) for config in configs]
+    upstreams = [opened(config) for config in configs if not config.each_address]
+    hosts = [EachAddress(config, opened) for config in configs if config.each_address]
+    for host in hosts:
+        key_of(host.config)  # else each of its addresses would be left out
     loop = LoopThread(on_fatal)
     try:
+        members = [
+            Member(
+                upstream, _awaited(upstream.name, partial(probe, upstream.config, upstream.connection), loop)
+            )
+            for upstream in upstreams
+        ]
+        for host in hosts:
+            members += _awaited(host.config.name, host.look_up, loop)
         places: dict[str, list[Place]] = {}
-        upstreams = [RunningUpstream(*pair) for pair in zip(configs, connections, strict=True)]
-        for upstream in upstreams:
-            for served in _probed(upstream, loop):
-                places.setdefault(served.id, []).append(Place(upstream, served))
+        for member in members:
+            for served in member.models:
+                places.setdefault(served.id, []).append(Place(member.upstream, served))
         check_alike(places)
     except BaseException:
         loop.stop()
         raise
-    dispatcher = Dispatcher(loop, upstreams)
+    dispatcher = Dispatcher(loop, [member.upstream for member in members])
+    for host in hosts:
+        loop.run(host.watch(dispatcher))
     return [
         UpstreamServer(_model(id, position, of_model), of_model, dispatcher)
         for position, (id, of_model) in enumerate(places.items())
@@ -71,7 +93,7 @@ def check_alike(places: Mapping[str, Sequence[Place]]) -> None:
     for id, of_model in places.items():
         first = of_model[0]
         for other in of_model[1:]:
-            if (said := _weights(first.model)) != (differs := _weights(other.model)):
+            if (said := first.model.weights) != (differs := other.model.weights):
                 raise ConfigurationError(
                     f"The upstreams {first.upstream.name!r} and {other.upstream.name!r} both have a model "
                     f"{id!r}, and it is not the same: {said} and {differs}. Give one of them another id: "
@@ -80,22 +102,16 @@ def check_alike(places: Mapping[str, Sequence[Place]]) -> None:
                 )
 
 
-def _weights(served: ServedModel) -> str:
-    """A text that tells models of one name apart: the folder or repository's name, kind and context."""
-    root = PurePosixPath(served.root or served.id_there).name
-    return f"{root} ({served.kind.value}, {served.context_length} tokens)"
-
-
-def _probed(upstream: RunningUpstream, loop: LoopThread) -> Sequence[ServedModel]:
+def _awaited(name: str, ask: Callable[[], Coroutine[Any, Any, T]], loop: LoopThread) -> T:
     """Waits for an upstream that does not answer yet, and says so once for each reason."""
     told: str | None = None
     while True:
         try:
-            return loop.wait_for(probe(upstream.config, upstream.connection))
+            return loop.wait_for(ask())
         except (UpstreamFault, RowFailed, RowRefused) as fault:
             if str(fault) != told:
                 told = str(fault)
-                about = {"action": "upstream_awaited", "upstream": upstream.name, "reason": told}
+                about = {"action": "upstream_awaited", "upstream": name, "reason": told}
                 log.warning("waiting for an upstream", extra=about)
         time.sleep(RETRY_S)
 

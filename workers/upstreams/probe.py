@@ -5,8 +5,10 @@ there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is
 `/get_server_info`.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from nightshift.errors import ConfigurationError
@@ -20,7 +22,7 @@ from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused
 
 PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
 OURSELVES: Final = "nightshift"
-RANKING_ENGINES: Final = ("vllm", "sglang")  # that take `priority`
+SGLANG_LOW_FIRST: Final = "schedule_low_priority_values_first"
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 
 CHATS: Final = "/v1/chat/completions"
@@ -29,9 +31,8 @@ LIMITS: Final = ("max_tokens", "max_completion_tokens")
 """Names of a chat's limit of tokens: the one that all servers know but for some of OpenAI's models."""
 
 _HI: Final = "Hi"
-_CHAT: Final[JsonObject] = {"messages": [{"role": "user", "content": _HI}]}
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
-    CHATS: _CHAT | {LIMITS[0]: 1},
+    CHATS: {"messages": [{"role": "user", "content": _HI}], LIMITS[0]: 1},
     "/v1/completions": {"prompt": _HI, "max_tokens": 1},
     "/v1/embeddings": {"input": _HI},
     "/v1/rerank": {"query": _HI, "documents": [_HI]},
@@ -50,10 +51,6 @@ class Engine:
     name: str
     version: str | None
 
-    @property
-    def takes_priority(self) -> bool:
-        return self.name in RANKING_ENGINES
-
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -67,7 +64,14 @@ class ServedModel:
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
     limit_field: str = LIMITS[0]
+    takes_priority: bool = False
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
+
+    @property
+    def weights(self) -> str:
+        """Facts that tell models of one name apart: the folder or repository, the kind and the context."""
+        root = PurePosixPath(self.root or self.id_there).name
+        return f"{root} ({self.kind.value}, {self.context_length} tokens)"
 
     @property
     def made_by(self) -> JsonObject:
@@ -101,12 +105,9 @@ async def _model(
     said = upstream.model_at(id_there)
     if said is None:
         return None
-    asked_with = {"model": id_there}
-    routes = frozenset(
-        [r for r, body in QUESTIONS.items() if await _answers(connection, r, body | asked_with)]
-    )
-    limit_field = LIMITS[0]
-    if CHATS not in routes and await _answers(connection, CHATS, _CHAT | asked_with | {LIMITS[1]: 16}):
+    routes = frozenset([route for route in QUESTIONS if await takes(connection, route, id_there) is not None])
+    limit_field, renamed = LIMITS[0], {LIMITS[0]: None, LIMITS[1]: 16}
+    if CHATS not in routes and await takes(connection, CHATS, id_there, renamed) is not None:
         routes, limit_field = routes | {CHATS}, LIMITS[1]
     if not routes:
         if upstream.models is None:
@@ -131,6 +132,7 @@ async def _model(
         root if isinstance(root, str) else None,
         engine,
         limit_field,
+        await _ranks(connection, engine, routes, id_there),
         CHATS in routes and await _continues(connection, id_there),
     )
 
@@ -141,17 +143,37 @@ def _kind(routes: frozenset[str]) -> ModelKind:
     return ModelKind.ENCODER if "/v1/embeddings" in routes else ModelKind.CLASSIFIER
 
 
-async def _answers(connection: Connection, route: str, question: JsonObject) -> bool:
-    """Whether the route answers this model. Faults of the upstream's are raised."""
+async def takes(
+    connection: Connection, route: str, model: str, more: JsonObject | None = None
+) -> JsonObject | None:
+    """The answer to the route's least request with `more` fields, or without those that are None;
+    None: it refuses. Raises UpstreamFault."""
+    question = QUESTIONS[route] | {"model": model} | (more or {})
     try:
-        await connection.post(route, question)
-    except (RowRefused, RowFailed, ModelGone):
-        return False
+        answer = await connection.post(
+            route, {n: value for n, value in question.items() if value is not None}
+        )
+        body = json.loads(answer.data)
+    except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
+        return None
     except Unavailable as error:
         if error.reason in ("answers 405", "answers 501"):
-            return False
+            return None
         raise
-    return True
+    return body if isinstance(body, dict) else None
+
+
+async def _ranks(connection: Connection, engine: Engine, routes: frozenset[str], model: str) -> bool:
+    """Whether it runs requests with a lower `priority` sooner, or takes no notice. SGLang's default is the
+    reverse; vLLM may refuse any but 0 where it does not schedule by them.
+    """
+    if engine.name == "sglang":
+        told = await _told(connection, "/get_server_info")
+        return bool(told.get("enable_priority_scheduling") and told.get(SGLANG_LOW_FIRST))
+    ranked = [route for route in TEXT_ROUTES if route in routes]
+    if engine.name != "vllm" or not ranked:
+        return False
+    return await takes(connection, ranked[0], model, {"priority": 1}) is not None
 
 
 async def _continues(connection: Connection, model: str) -> bool:
@@ -171,25 +193,17 @@ async def _continues(connection: Connection, model: str) -> bool:
 
 async def _engine(connection: Connection, entries: Sequence[JsonObject]) -> Engine:
     owners = [entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)]
-    version = None
+    name = (owners[0] if owners else "unknown")[:64]
     for path in ("/version", "/info", "/get_server_info"):
-        try:
-            told = (await connection.get(path, at_root=True, timeout_s=PROBE_S)).get("version")
-        except (RowRefused, RowFailed, ModelGone, Unavailable):
-            continue
-        if isinstance(told, str):
-            version = told[:64]
-            break
-    return Engine((owners[0] if owners else "unknown")[:64], version)
+        if isinstance(version := (await _told(connection, path)).get("version"), str):
+            return Engine(name, version[:64])
+    return Engine(name, None)
 
 
 async def _context_elsewhere(connection: Connection) -> int | None:
     """The context length as llama.cpp and TGI tell it."""
     for path in ("/props", "/info"):
-        try:
-            told = await connection.get(path, at_root=True, timeout_s=PROBE_S)
-        except (RowRefused, RowFailed, ModelGone, Unavailable):
-            continue
+        told = await _told(connection, path)
         settings = told.get("default_generation_settings")
         length = _whole(told.get("max_total_tokens")) or _whole(
             settings.get("n_ctx") if isinstance(settings, dict) else told.get("n_ctx")
@@ -197,6 +211,14 @@ async def _context_elsewhere(connection: Connection) -> int | None:
         if length is not None:
             return length
     return None
+
+
+async def _told(connection: Connection, path: str) -> JsonObject:
+    """Facts that an engine tells of itself beside `/v1`; nothing where it has no such route."""
+    try:
+        return await connection.get(path, at_root=True, timeout_s=PROBE_S)
+    except (RowRefused, RowFailed, ModelGone, Unavailable):
+        return {}
 
 
 def _context(entry: JsonObject) -> int | None:

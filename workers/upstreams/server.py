@@ -22,16 +22,18 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
+from nightshift_engine import EngineHistograms
 from workers.serving.busy import RecentShare
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
-from workers.serving.model_server import Busy, Inference, ModelServer
+from workers.serving.model_server import Busy, Inference, ModelServer, RequestCounts, engine_class
 from workers.upstreams.answers import StreamedAnswer, read_answer
 from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.continuing import continued, may_be_long, may_continue
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.loop import LoopThread
+from workers.upstreams.metrics import UpstreamMetrics
 from workers.upstreams.probe import ServedModel
 from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
 from workers.upstreams.waiting import Pending, Waiting
@@ -62,6 +64,9 @@ class UpstreamServer(ModelServer):
         super().__init__(model)
         self.places = places
         self.waiting = Waiting()
+        self.collector = dispatcher.metrics
+        self.engine_stats = RequestCounts(0, 0)
+        self._histograms = EngineHistograms()
         self._dispatcher = dispatcher
         self._turns = UpstreamTurns()
         self._routes = frozenset().union(*(place.model.routes for place in places))
@@ -132,6 +137,11 @@ class UpstreamServer(ModelServer):
         return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
+    def histograms(self) -> EngineHistograms:
+        """Waits before requests were sent, and counts of tokens; the others stay empty."""
+        return self._histograms
+
+    @property
     def made_by(self) -> JsonObject:
         return self.places[0].model.made_by
 
@@ -170,6 +180,8 @@ class UpstreamServer(ModelServer):
             self.waiting.take(priority)
             sent = Sent(time.monotonic(), pending.tokens_expected, pending.is_bulk)
             place.upstream.sent(sent)
+            of_class = self._histograms.of_class(engine_class(priority))
+            of_class.queue_s.observe(sent.at_s - pending.since_s)
             task = asyncio.get_running_loop().create_task(self._run(pending, place, sent))
             self._note_busy(is_busy=True)
             self._tasks[pending.inference.id] = task
@@ -185,6 +197,9 @@ class UpstreamServer(ModelServer):
             lambda pending: pending.is_bulk or now_s - pending.since_s >= ONLINE_WAIT_S
         ):
             self._tell_away(pending, problem)
+
+    def note_counts(self) -> None:
+        self.engine_stats = RequestCounts(len(self._tasks), self.waiting.count)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the next of the waiting requests may be sent, if no other ends before."""
@@ -220,6 +235,9 @@ class UpstreamServer(ModelServer):
         try:
             result = await self._answer(pending, place, sent)
             outcome, progress = result.usage, Progress(result=result)
+            of_class = self._histograms.of_class(engine_class(pending.inference.priority))
+            of_class.prompt_tokens += result.usage.prompt_tokens
+            of_class.generation_tokens += result.usage.completion_tokens
         except RowRefused as refused:
             outcome, progress = refused, self._after_refusal(pending, refused)
         except RowFailed as error:
@@ -372,22 +390,23 @@ def _refused(refused: RowRefused) -> Result:
 class Dispatcher:
     """Gives the waiting requests of all models their places: the most urgent class first."""
 
-    def __init__(self, loop: LoopThread, upstreams: Sequence[RunningUpstream]) -> None:
+    def __init__(self, loop: LoopThread, upstreams: list[RunningUpstream]) -> None:
+        self.metrics = UpstreamMetrics(upstreams)
         self._loop = loop
-        self._upstreams = upstreams
-        self._servers: list[UpstreamServer] = []
+        self.upstreams = upstreams
+        self.servers: list[UpstreamServer] = []
         self._is_awake = False  # a pass is due
         self._timer: asyncio.TimerHandle | None = None
 
     # -- any thread
 
     def add(self, server: UpstreamServer) -> None:
-        self._loop.call(partial(self._servers.append, server))
+        self._loop.call(partial(self.servers.append, server))
 
     def remove(self, server: UpstreamServer) -> None:
         """Cancels what the server has; the last one ends the thread."""
         self._loop.wait_for(self._remove(server))
-        if not self._servers:
+        if not self.servers:
             self._loop.stop()
 
     def call(self, callback: Callable[[], None]) -> None:
@@ -403,21 +422,23 @@ class Dispatcher:
 
     async def _remove(self, server: UpstreamServer) -> None:
         server.cancel_all()
-        self._servers.remove(server)
-        if not self._servers:
-            for upstream in self._upstreams:
+        self.servers.remove(server)
+        if not self.servers:
+            for upstream in self.upstreams:
                 await upstream.connection.close()
 
     def _pass(self) -> None:
         self._is_awake = False
-        for server in self._servers:
+        for server in self.servers:
             server.take_incoming()
             server.give_up_waiting()
         for priority in PriorityClass:
-            for server in self._servers:
+            for server in self.servers:
                 server.send_waiting(priority)
-        if self._servers:
-            self._servers.append(self._servers.pop(0))  # each model is first in its turn
+        for server in self.servers:
+            server.note_counts()
+        if self.servers:
+            self.servers.append(self.servers.pop(0))  # each model is first in its turn
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -425,7 +446,7 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if any(server.waiting.count for server in self._servers):
+        if any(server.waiting.count for server in self.servers):
             now_s = time.monotonic()
-            wait_s = min(server.wait_s(now_s) for server in self._servers)
+            wait_s = min(server.wait_s(now_s) for server in self.servers)
             self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)

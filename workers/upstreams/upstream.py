@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from nightshift.jobs import Usage
 from nightshift.process.upstreams import Upstream
+from nightshift_engine import Histogram
+from workers.online.times import FIRST_TOKEN_BUCKETS_S
 from workers.upstreams.connection import Connection
 from workers.upstreams.control.breaker import Breaker
 from workers.upstreams.control.budgets import RateBudget
@@ -44,6 +46,7 @@ class UpstreamCounts:
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)  # by kind
     cost: float = 0.0
+    first_token_s: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class RunningUpstream:
     def first_token(self, request: Sent, now_s: float) -> None:
         """A client's first token has come."""
         self.places.room.on_first_token(now_s, now_s - request.at_s)
+        self.counts.first_token_s.observe(now_s - request.at_s)
 
     def _answered(self, request: Sent, usage: Usage, now_s: float) -> None:
         places, counts, prices = self.places, self.counts, self.config

@@ -2,11 +2,16 @@
 
 from typing import Final
 
-from nightshift.process.metrics import engine, processes, scheduler, service, worker
+from nightshift.process.metrics import engine, processes, scheduler, service, upstreams, worker
 from nightshift.process.metrics.family import Family, Process
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = (
-    service.SECTIONS | scheduler.SECTIONS | worker.SECTIONS | engine.SECTIONS | processes.SECTIONS
+    service.SECTIONS
+    | scheduler.SECTIONS
+    | worker.SECTIONS
+    | engine.SECTIONS
+    | upstreams.SECTIONS
+    | processes.SECTIONS
 )
 EVERY: Final = tuple(family for section in SECTIONS.values() for family in section)
 

@@ -23,7 +23,10 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @contextmanager
 def simulated_upstream(
-    settings: Settings | None = None, tls: ssl.SSLContext | None = None
+    settings: Settings | None = None,
+    tls: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
 ) -> Iterator[SimulatedUpstream]:
     """An upstream on a thread of its own, which ends with the context."""
     loop = asyncio.new_event_loop()
@@ -32,7 +35,7 @@ def simulated_upstream(
 
     async def start() -> SimulatedUpstream:
         upstream = SimulatedUpstream(settings or Settings())
-        await upstream.start(tls=tls)
+        await upstream.start(port, tls, host)
         return upstream
 
     try:

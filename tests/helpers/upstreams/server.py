@@ -42,12 +42,10 @@ class SimulatedUpstream:
         self._busy: set[asyncio.Transport | None] = set()  # connections with a request
         self._set(settings)
 
-    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
-        self._listening = await self._loop.create_server(
-            self._server, "127.0.0.1", port, ssl=tls, backlog=4096
-        )
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        self._listening = await self._loop.create_server(self._server, host, port, ssl=tls, backlog=4096)
         self.port = self._listening.sockets[0].getsockname()[1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}/v1"
+        self.url = f"{'https' if tls else 'http'}://{host}:{self.port}/v1"
 
     async def stop(self) -> None:
         self._listening.close()
@@ -153,6 +151,8 @@ class SimulatedUpstream:
             return await sending.send(request, behaviour, body, self._released)
         if path == "/version" and settings.version is not None and not settings.is_llama_cpp:
             return sending.answer_json({"version": settings.version})
+        if path == "/get_server_info" and settings.server_info is not None:
+            return sending.answer_json(settings.server_info)
         if path == "/health" and settings.owned_by == "vllm":
             return web.Response()
         return sending.answer_json({"detail": "Not Found"}, 404)

@@ -1,7 +1,8 @@
 """Which server a simulated upstream is, and how fast."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 ROUTES = ("chat/completions", "completions", "embeddings", "rerank", "score")
 EXTENSIONS = ("return_token_ids", "priority", "continue_final_message")
@@ -22,6 +23,7 @@ class Settings:
     root: str = "example/simulated"
     owned_by: str = "vllm"  # "llamacpp" is another server
     version: str | None = "0.32.0"  # None: there is no such route
+    server_info: Mapping[str, Any] | None = None  # SGLang's
     max_model_len: int | None = 4096  # None: it does not say
     routes: Sequence[str] = ROUTES
     understands: Sequence[str] = EXTENSIONS

@@ -4,19 +4,19 @@ What a model takes is worked out by the workers' own code, in a process of its o
 """
 
 import importlib.util
-import json
 import os
 import shutil
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from nightshift.cli.admin.upstreams import report_of_upstreams
 from nightshift.cli.doctor.examination import Finding, NotApplicable, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
+from nightshift.cli.processes.worker_code import report_of
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.fleet import checkpoints
 from nightshift.fleet.workers import WorkerState
@@ -123,24 +123,19 @@ def worker_report(site: Site) -> dict[str, Any]:
         "NIGHTSHIFT_MODELS": ",".join(name for name in site.models if name not in lazy),
         "NIGHTSHIFT_LAZY_MODELS": ",".join(lazy),
     }
-    try:
-        done = _run([sys.executable, "-P", "-m", REPORT], REPORT_S, os.environ | settings)
-    except subprocess.TimeoutExpired:
-        raise ConfigurationError(f"the worker's code gave no answer within {REPORT_S:g} s") from None
-    if done.returncode:
-        *_, last = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise ConfigurationError(f"the worker's code does not run here: {last}")
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = report_of(REPORT, (), REPORT_S, os.environ | settings)
     return report
 
 
-def _run(
-    command: list[str], limit_s: float, environment: Mapping[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Raises subprocess.TimeoutExpired."""
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=limit_s, env=environment, stdin=subprocess.DEVNULL
+def look_at_upstreams(entries: Sequence[str]) -> Finding:
+    """Every upstream can be used, and says which models it has."""
+    reports = report_of_upstreams(entries)
+    if problem := next((report["problem"] for report in reports if report["problem"]), None):
+        return error(problem, "`nightshift upstreams probe` asks it again; NIGHTSHIFT_UPSTREAMS names it")
+    listed = "; ".join(
+        f"{report['name']}: {', '.join(model['id'] for model in report['models'])}" for report in reports
     )
+    return ok(listed)
 
 
 def _loaded_here(site: Site, ids: set[str]) -> str | None:
@@ -160,7 +155,9 @@ def _gpus(program: str | None) -> list[str]:
         raise _DriverSilent("nvidia-smi is not installed")
     command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        done = _run(command, DRIVER_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DRIVER_S, stdin=subprocess.DEVNULL, check=False
+        )
     except subprocess.TimeoutExpired:
         raise _DriverSilent(f"nvidia-smi gave no answer within {DRIVER_S:g} s") from None
     lines = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines() if line.strip()]

@@ -10,14 +10,18 @@ from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.process.metrics.engine import OF_STATS
 from nightshift.process.metrics.family import Process
+from nightshift.process.upstreams import Upstream
 from nightshift.store import Store
 from tests.helpers.metrics import assert_as_declared
-from tests.unit.workers.scripted import claim_online
+from tests.unit.workers.scripted import ScriptedServer, claim_online
 from tests.unit.workers.serving.conftest import SHIPPED, Listener, chat, started, submit
 from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.online.times import OnlineTimes
 from workers.serving.models import Models
 from workers.serving.residency.residency import ResidencyCounts
+from workers.upstreams.connection import Connection
+from workers.upstreams.metrics import UpstreamMetrics
+from workers.upstreams.upstream import RunningUpstream
 
 DECODER, ENCODER = (path.name for path in SHIPPED)
 
@@ -111,8 +115,13 @@ def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store:
     claim = claim_online(store, "48213")
     online.first_token(claim, 0.0)
     online.answered(claim, 0.0)
+    config = Upstream(url="http://gpu-1:8000/v1")
+    upstream = RunningUpstream(config, Connection(config, None, answer_bytes_max=1))
+    upstream.counts.errors["Overloaded"] += 1
+    elsewhere = ScriptedServer("elsewhere")
+    elsewhere.collector = UpstreamMetrics([upstream])
     metrics = WorkerMetrics(
-        lambda: models,
+        lambda: [*models, elsewhere],
         lambda: {"online": 1, "bulk": 0},
         lambda: False,
         online,

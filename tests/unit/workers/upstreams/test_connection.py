@@ -1,45 +1,48 @@
-"""A connection that was kept, and that the upstream had closed meanwhile, costs no request."""
+"""Connections that are kept alive, on the side that does not know of their end."""
 
 import asyncio
-from typing import Any, cast
+import socket
+import struct
+import threading
 
-import aiohttp
 import pytest
 
 from nightshift.process.upstreams import Upstream
-from tests.helpers.upstreams import SimulatedUpstream
+from tests.helpers.waiting import WAIT_MAX_S
 from workers.upstreams.connection import Connection
 
-BODY = {"model": "simulated", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
-ROUTE = "/v1/chat/completions"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: what was sent is not waited for
+CLOSES = struct.pack("ii", 0, 0)
 
 
-class ClosedOnce:
-    """A session whose first kept connection has been closed."""
+@pytest.mark.parametrize("linger", [RESETS, CLOSES], ids=["reset", "closed"])
+def test_a_request_that_meets_the_end_of_a_kept_connection_is_sent_again(linger: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(WAIT_MAX_S)
 
-    def __init__(self, session: aiohttp.ClientSession, error: Exception) -> None:
-        self._session, self._error = session, [error]
+        def serve() -> None:
+            first, _ = listening.accept()
+            first.recv(1 << 16)
+            first.sendall(ANSWER)
+            first.recv(1 << 16)  # the next request
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            first.close()
+            second, _ = listening.accept()
+            with second:
+                second.recv(1 << 16)
+                second.sendall(ANSWER)
 
-    async def request(self, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
-        if self._error:
-            raise self._error.pop()
-        return await self._session.request(*arguments, **options)
+        thread = threading.Thread(target=serve)
+        thread.start()
 
+        async def ask_twice() -> list[bytes]:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+            connection = Connection(Upstream(url=url), None, 1 << 10)
+            try:
+                return [(await connection.post("/v1/completions", {})).data for _ in range(2)]
+            finally:
+                await connection.close()
 
-@pytest.mark.parametrize(
-    "error", [aiohttp.ServerDisconnectedError(), aiohttp.ClientOSError(None, "Can not write request body")]
-)
-def test_a_request_is_sent_again_that_did_not_reach_the_upstream(
-    upstream: SimulatedUpstream, error: Exception
-) -> None:
-    async def ask() -> bytes:
-        connection = Connection(Upstream(url=upstream.url), None, 1 << 20)
-        closed = ClosedOnce(connection._opened(), error)
-        session, connection._session = connection._session, cast(aiohttp.ClientSession, closed)
-        try:
-            return (await connection.post(ROUTE, BODY)).data
-        finally:
-            connection._session = session
-            await connection.close()
-
-    assert b'"choices"' in asyncio.run(ask())
+        assert asyncio.run(ask_twice()) == [b"{}", b"{}"]
+        thread.join()

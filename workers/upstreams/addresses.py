@@ -1,0 +1,140 @@
+"""Servers behind one name: each address that the host resolves to is an upstream of its own.
+
+A headless Service of Kubernetes resolves to its ready pods, which come and go. On the loop's thread.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from nightshift.errors import ConfigurationError
+from nightshift.process.upstreams import Upstream
+from workers.upstreams.faults import RowFailed, RowRefused, Unavailable, UpstreamFault
+from workers.upstreams.probe import ServedModel, probe
+from workers.upstreams.server import Dispatcher, Place
+from workers.upstreams.upstream import RunningUpstream
+
+log = logging.getLogger(__name__)
+
+LOOK_UP_S: Final = 30.0
+ADDRESSES_MAX: Final = 256
+
+
+class OneAddress(AbstractResolver):
+    """Resolves every host to one address: headers and certificates keep the host's name."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        kind = socket.AF_INET6 if ip_address(self._address).version == 6 else socket.AF_INET
+        return [ResolveResult(hostname=host, host=self._address, port=port, family=kind, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One address, and the models there."""
+
+    upstream: RunningUpstream
+    models: Sequence[ServedModel]
+
+
+class EachAddress:
+    """The addresses of one host."""
+
+    def __init__(self, config: Upstream, open_at: Callable[[Upstream, OneAddress], RunningUpstream]) -> None:
+        self.config = config
+        self._open_at = open_at
+        self._members: dict[str, Member] = {}
+        self._current: set[str] = set()  # addresses that the host resolves to now
+
+    async def look_up(self) -> Sequence[Member]:
+        """The members that answer. Raises Unavailable where there is none."""
+        self._current = await addresses_of(self.config)
+        await asyncio.gather(*(self._add(address) for address in self._current - self._members.keys()))
+        if not (members := self.members):
+            raise Unavailable("has no address that answers")
+        return members
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return [member for address, member in self._members.items() if address in self._current]
+
+    async def watch(self, dispatcher: Dispatcher) -> None:
+        """Follows the addresses for good. While none is known, the last ones stay."""
+        while True:
+            await asyncio.sleep(LOOK_UP_S)
+            try:
+                await self.look_up()
+            except UpstreamFault as fault:
+                _warn(self.config.name, fault)
+                continue
+            self._apply(dispatcher)
+            await self._close_left(dispatcher)
+
+    def _apply(self, dispatcher: Dispatcher) -> None:
+        """Gives each model's server the places that there are now. Models are those of the start."""
+        mine = {member.upstream for member in self._members.values()}
+        current = [(member.upstream, served) for member in self.members for served in member.models]
+        for server in dispatcher.servers:
+            before = {place.upstream: place for place in server.places}
+            weights = server.places[0].model.weights
+            server.places = [
+                *(place for place in server.places if place.upstream not in mine),
+                *(
+                    before.get(upstream) or Place(upstream, served)
+                    for upstream, served in current
+                    if served.id == server.model.id and served.weights == weights
+                ),
+            ] or server.places
+        known = {*dispatcher.upstreams}
+        dispatcher.upstreams += [member.upstream for member in self.members if member.upstream not in known]
+        dispatcher.wake()
+
+    async def _add(self, address: str) -> None:
+        config = self.config.model_copy(update={"name": f"{self.config.name}/{address}"})
+        upstream = self._open_at(config, OneAddress(address))
+        try:
+            self._members[address] = Member(upstream, await probe(config, upstream.connection))
+        except (UpstreamFault, RowFailed, RowRefused, ConfigurationError) as fault:
+            _warn(config.name, fault)
+            await upstream.connection.close()
+
+    async def _close_left(self, dispatcher: Dispatcher) -> None:
+        """Forgets addresses that are gone, once they have no request."""
+        in_use = {place.upstream for server in dispatcher.servers for place in server.places}
+        for address in self._members.keys() - self._current:
+            upstream = self._members[address].upstream
+            if upstream not in in_use and not upstream.places.limit.in_flight:
+                del self._members[address]
+                dispatcher.upstreams.remove(upstream)
+                await upstream.connection.close()
+
+
+async def addresses_of(config: Upstream) -> set[str]:
+    """Addresses of its host. Raises Unavailable."""
+    parts = urlsplit(config.url)
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(
+            parts.hostname, parts.port, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise Unavailable("has a host that does not resolve") from error
+    return {str(info[4][0]) for info in infos[:ADDRESSES_MAX]}
+
+
+def _warn(name: str, reason: Exception) -> None:
+    about = {"action": "address_left_out", "upstream": name, "reason": str(reason)}
+    log.warning("an address is left out", extra=about)
