@@ -5,8 +5,9 @@ The shapes are OpenAI's and, beyond them, vLLM's (`reasoning_content`, `reasonin
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.structured.calls import Call, CallPart, call_json
@@ -43,10 +44,17 @@ class NoAnswer(BrokenOff):
 def read_answer(inference: Inference, data: bytes) -> Result:
     """The result of a whole answer. Raises NoAnswer."""
     body = _object(data)
-    try:
+    with _reading():
         if isinstance(inference.endpoint, TextEndpoint):
-            return _text_result(inference, _choices(body, inference.request.num_choices), usage_of(body))
+            return _text_result(inference, _choices(body, inference), usage_of(body))
         return encoder_result(inference, body, usage_of(body))
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raises NoAnswer where an answer is not as it should be."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise NoAnswer(f"{type(error).__name__} {error}") from error
 
@@ -126,11 +134,9 @@ class StreamedAnswer:
         """The news of a chunk, for a client. Raises NoAnswer."""
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk
-        try:
+        with _reading():
             for choice in chunk.get("choices") or ():
                 yield from self._take_choice(choice)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise NoAnswer(f"{type(error).__name__} {error}") from error
 
     @property
     def is_whole(self) -> bool:
@@ -146,7 +152,8 @@ class StreamedAnswer:
             completion_tokens=before + usage.completion_tokens,
             cached_tokens=min(usage.cached_tokens, prompt_tokens),
         )
-        return _text_result(self._inference, self._spoken, usage)
+        with _reading():
+            return _text_result(self._inference, self._spoken, usage)
 
     def _take_choice(self, choice: JsonObject) -> Iterator[Progress]:
         index = choice.get("index", 0)
@@ -156,7 +163,7 @@ class StreamedAnswer:
         text, reasoning = _content_of(said), _reasoning_of(said)
         spoken.finish_reason = choice.get("finish_reason") or spoken.finish_reason
         spoken.is_refusal |= bool(said.get("refusal"))
-        logprobs = choice.get("logprobs")
+        logprobs = _logprobs_of(self._inference, choice)
         spoken.logprobs = _joined(spoken.logprobs, logprobs)
         spoken.text += text
         spoken.reasoning += reasoning
@@ -184,7 +191,7 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
         Choice(
             one.text,
             one.reason,
-            None if request.logprobs_asked is None else one.logprobs,
+            one.logprobs,
             [call_json(call, id, number, index) for index, call in enumerate(one.calls)],
             one.reasoning if _shows_thought(inference) else "",
             one.prompt_logprobs,
@@ -195,18 +202,18 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
     return endpoint.result(request, head, choices=choices, usage=usage)
 
 
-def _choices(body: JsonObject, num_choices: int) -> list[Spoken]:
+def _choices(body: JsonObject, inference: Inference) -> list[Spoken]:
     choices = body.get("choices")
     if choices == [] and "id" in body:  # nothing passed a filter
-        return [Spoken(finish_reason=FILTERED)] * num_choices
+        return [Spoken(finish_reason=FILTERED)] * inference.request.num_choices
     if not isinstance(choices, list) or not choices:
         raise NoAnswer("it has no choices")
     in_order = sorted(choices, key=lambda choice: choice.get("index", 0))
-    return [_spoken(choice, body.get("prompt_logprobs")) for choice in in_order]
+    beside = {"prompt_logprobs": body.get("prompt_logprobs")}  # as vLLM's of a chat
+    return [_spoken(beside | choice, inference) for choice in in_order]
 
 
-def _spoken(choice: JsonObject, prompt_logprobs: Any) -> Spoken:
-    """`prompt_logprobs`: where they are beside the choices, as vLLM's of a chat."""
+def _spoken(choice: JsonObject, inference: Inference) -> Spoken:
     message = choice["message"] if "message" in choice else {"content": choice["text"]}
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     return Spoken(
@@ -215,8 +222,8 @@ def _spoken(choice: JsonObject, prompt_logprobs: Any) -> Spoken:
         choice.get("finish_reason"),
         bool(message.get("refusal")),
         [Call(function["name"], is_whole=True, pieces=[_arguments(function)]) for function in functions],
-        choice.get("logprobs"),
-        choice.get("prompt_logprobs", prompt_logprobs),
+        _logprobs_of(inference, choice),
+        choice["prompt_logprobs"],
     )
 
 
@@ -252,6 +259,15 @@ def _content_of(message: JsonObject) -> str:
     if not isinstance(given, str):
         raise TypeError("its content is no text")
     return given
+
+
+def _logprobs_of(inference: Inference, choice: JsonObject) -> JsonObject | None:
+    """A choice's log-probabilities where they are asked for; OpenAI's of a refusal have no content."""
+    request = inference.request
+    given: JsonObject | None = choice.get("logprobs")
+    if not given or not isinstance(request, GenerationRequest) or request.logprobs_asked is None:
+        return None
+    return given | {"content": given["content"] or []} if "content" in given else given
 
 
 def _joined(so_far: JsonObject | None, new: JsonObject | None) -> JsonObject | None:

@@ -77,10 +77,9 @@ def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -
         body[served.limit_field] = request.output_tokens_max
     if streams:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    ranks = served.takes_priority
-    if ranks and streams:
+    if served.takes_priority and streams:
         body["return_token_ids"] = True  # vLLM's: a part may have several tokens
-    if ranks and isinstance(inference.endpoint, TextEndpoint):
+    if served.takes_priority and isinstance(inference.endpoint, TextEndpoint):
         body["priority"] = RANKS[inference.priority]
     return body
 

@@ -31,9 +31,8 @@ LIMITS: Final = ("max_tokens", "max_completion_tokens")
 """Names of a chat's limit of tokens: the one that all servers know but for some of OpenAI's models."""
 
 _HI: Final = "Hi"
-_CHAT: Final[JsonObject] = {"messages": [{"role": "user", "content": _HI}]}
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
-    CHATS: _CHAT | {LIMITS[0]: 1},
+    CHATS: {"messages": [{"role": "user", "content": _HI}], LIMITS[0]: 1},
     "/v1/completions": {"prompt": _HI, "max_tokens": 1},
     "/v1/embeddings": {"input": _HI},
     "/v1/rerank": {"query": _HI, "documents": [_HI]},
@@ -64,8 +63,8 @@ class ServedModel:
     context_length: int
     root: str | None  # the checkpoint, as the upstream names it
     engine: Engine
-    takes_priority: bool = False
     limit_field: str = LIMITS[0]
+    takes_priority: bool = False
     continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
 
     @property
@@ -107,11 +106,8 @@ async def _model(
     if said is None:
         return None
     routes = frozenset([route for route in QUESTIONS if await takes(connection, route, id_there) is not None])
-    limit_field = LIMITS[0]
-    if (
-        CHATS not in routes
-        and await _answers(connection, CHATS, _CHAT | {LIMITS[1]: 16}, id_there) is not None
-    ):
+    limit_field, renamed = LIMITS[0], {LIMITS[0]: None, LIMITS[1]: 16}
+    if CHATS not in routes and await takes(connection, CHATS, id_there, renamed) is not None:
         routes, limit_field = routes | {CHATS}, LIMITS[1]
     if not routes:
         if upstream.models is None:
@@ -135,8 +131,8 @@ async def _model(
         context_length,
         root if isinstance(root, str) else None,
         engine,
-        await _ranks(connection, engine, routes, id_there),
         limit_field,
+        await _ranks(connection, engine, routes, id_there),
         CHATS in routes and await _continues(connection, id_there),
     )
 
@@ -150,14 +146,13 @@ def _kind(routes: frozenset[str]) -> ModelKind:
 async def takes(
     connection: Connection, route: str, model: str, more: JsonObject | None = None
 ) -> JsonObject | None:
-    """The answer to the route's least request with `more` fields; None: it refuses. Raises UpstreamFault."""
-    return await _answers(connection, route, QUESTIONS[route] | (more or {}), model)
-
-
-async def _answers(connection: Connection, route: str, question: JsonObject, model: str) -> JsonObject | None:
-    """The answer to a question; None: the upstream refuses. Raises UpstreamFault."""
+    """The answer to the route's least request with `more` fields, or without those that are None;
+    None: it refuses. Raises UpstreamFault."""
+    question = QUESTIONS[route] | {"model": model} | (more or {})
     try:
-        answer = await connection.post(route, question | {"model": model})
+        answer = await connection.post(
+            route, {n: value for n, value in question.items() if value is not None}
+        )
         body = json.loads(answer.data)
     except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
         return None

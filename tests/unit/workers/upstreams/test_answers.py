@@ -221,6 +221,21 @@ def test_a_streamed_refusal_is_told_by_its_end() -> None:
     assert result.values["finish_reason"] == "content_filter"
 
 
+@pytest.mark.parametrize("logprobs", [None, {"content": None, "refusal": []}, {"content": []}])
+def test_a_streamed_response_may_lack_log_probabilities(logprobs: Any) -> None:
+    request = {"input": "Hi", "include": ["message.output_text.logprobs"], "stream": True}
+    answer = StreamedAnswer(inference("responses", request))
+    choice = {"index": 0, "delta": {"content": "a"}, "logprobs": logprobs, "finish_reason": "stop"}
+    (progress,) = answer.take({"choices": [choice]})
+    assert not (progress.logprobs or {}).get("content")
+    assert answer.result().values["text"] == "a"
+
+
+def test_log_probabilities_that_nobody_asked_for_are_left_out() -> None:
+    (choice,) = answered("chat", CHAT, chat({"content": "a"}, logprobs=LOGPROBS))["choices"]
+    assert choice["logprobs"] is None
+
+
 @pytest.mark.parametrize("index", [10**9, -1, "0"])
 def test_a_call_with_an_impossible_number_is_no_answer(index: Any) -> None:
     with pytest.raises(NoAnswer):

@@ -32,7 +32,7 @@ def inference(endpoint_name: str, body: JsonObject) -> Inference:
 
 
 def served(**fields: Any) -> ServedModel:
-    engine = fields.pop("engine", Engine("unknown", None))
+    engine = Engine("unknown", None)
     return ServedModel("here", "there", ModelKind.DECODER, frozenset(), 4096, None, engine, **fields)
 
 
@@ -189,7 +189,7 @@ def test_a_responses_items_are_a_chats_messages() -> None:
 
 
 def test_a_stream_is_asked_for_with_its_usage_and_a_rank_where_one_is_understood() -> None:
-    body = sent("responses", {"input": "Hi", "stream": True}, streams=True, engine=Engine("vllm", "1"))
+    body = sent("responses", {"input": "Hi", "stream": True}, streams=True, takes_priority=True)
     assert body["stream"]
     assert body["stream_options"] == {"include_usage": True}
     assert body["priority"] == 1
