@@ -141,6 +141,11 @@ def test_a_wrong_job_of_a_plan_is_refused_by_its_field(http, job, wrong, param, 
     assert (named, said) == (param, code)
 
 
+@pytest.mark.parametrize("fields", [{}, {"name": None}])
+def test_a_name_in_the_path_is_held_to_the_form_of_names(http, job, fields):
+    assert refusal(put(http, job, "x" * 101, **fields))[:2] == ("name", "invalid_value")
+
+
 def test_a_field_that_there_is_not_is_named_with_the_one_that_may_be_meant(http, job):
     for refused, wrong, meant in (
         (put(http, job, corn="0 1 * * *"), "corn", "'cron'"),

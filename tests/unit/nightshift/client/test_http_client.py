@@ -138,6 +138,13 @@ def test_an_answer_that_is_not_ours_is_an_error_that_says_something(connect, ans
         connect(Server(answer)).get_job("job_1")
 
 
+def test_an_estimate_whose_answer_is_lost_runs_no_second_sample(connect):
+    server = Server(httpx.ReadTimeout("slow"))
+    with pytest.raises(ServerUnreachable):
+        connect(server).estimate_job({"endpoint": "chat"})
+    assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize(
     "trouble", [refusal(503), refusal(429), refusal(502), httpx.ReadTimeout("slow"), httpx.ReadError("reset")]
 )
