@@ -97,6 +97,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
         ({"catch_up": "all"}, "overlap", "invalid_value"),
         ({"overlap": "both"}, "overlap", None),
         ({"name": "another"}, "name", "invalid_value"),
+        ({"cron": "0 1,13 * * *"}, "job.output", "would_overwrite"),
         ({"croon": "* * * * *"}, "croon", "unknown_parameter"),
         ({"window": "01:00"}, "window", "invalid_value"),
         ({"window": "01:00-06:00 Europe/Berlin"}, "window", "invalid_value"),
