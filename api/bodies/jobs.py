@@ -43,6 +43,7 @@ COLUMN_CHARS_MAX: Final = 255
 WINDOW_CHARS_MAX: Final = 100
 WINDOW_UNITS: Final = "mhd"
 TIMEOUT_UNITS: Final = "smh"
+PRICE_MAX: Final = 1_000_000.0  # so that no cost is more than a number can be
 
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -263,7 +264,7 @@ class JobCreate(Options, NativeOptionFields):
                 raise _wrong(field, f"'{field}' is for bulk jobs; this one has a 'body'.")
 
 
-Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(gt=0, le=PRICE_MAX, strict=True)]
 
 
 class EstimateCreate(JobCreate):

@@ -54,7 +54,8 @@ Change = Callable[[Transaction, Schedule, datetime], Schedule]
 async def apply_plan(
     schedule_name: str, services: ServicesDep, caller: CallerDep, body: BodyDep, dry_run: DryRunDep = False
 ) -> Response:
-    fields = parsed(SchedulePut, body | {"name": body.get("name", schedule_name)})
+    name = body.get("name")
+    fields = parsed(SchedulePut, body | {"name": schedule_name if name is None else name})
     return JSONResponse(await run_in_threadpool(_apply, services, caller, schedule_name, fields, dry_run))
 
 

@@ -17,6 +17,7 @@ from nightshift.cli.terminal import (
     problem_text,
     rows_text,
     say,
+    time_text,
     value_text,
 )
 from nightshift.jobs import JobKind, JobState
@@ -127,7 +128,8 @@ def resume(job_id: JobId, json: Json = False) -> None:
     """Resume a paused job."""
     with open_client() as client:
         job = client.resume_job(job_id)
-    print_change(job.data, f"{job.id} goes on", as_json=json)
+    when = f" at {time_text(opens_at)}" if (opens_at := job.data.get("resumes_at")) else ""
+    print_change(job.data, f"{job.id} goes on{when}", as_json=json)
 
 
 @app.command()

@@ -152,7 +152,7 @@ def lines_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def segment(id: str) -> str:
-    return quote(id, safe="")
+    return quote(id, safe="", errors="surrogatepass")
 
 
 def json_object(answer: httpx.Response) -> JsonObject:

@@ -18,7 +18,7 @@ from nightshift.client.answers import (
     check_base_url,
     json_object,
 )
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.process.settings import ClientSettings, DataSettings
 from nightshift.tenants.keys import API_KEY_FILE
@@ -88,7 +88,7 @@ class Connection:
 
         `is_repeatable`: safe to retry, as reads, changes, and creates with a key are. `is_following`: the
         server answered before, so that a refused connection is tried again. Raises ApiError,
-        ServerUnreachable.
+        ServerUnreachable, and InvalidRequest for NaN and for text that is no Unicode.
         """
         tries = 1 if not is_repeatable else FOLLOWING_TRIES_MAX if is_following else self._tries_max
         for attempt in count(1):
@@ -100,6 +100,8 @@ class Connection:
             except (httpx.TransportError, ApiError) as error:
                 is_absent = isinstance(error, httpx.ConnectError) and not is_following
                 self._wait(error, attempt, 1 if is_absent else tries)
+            except ValueError as error:
+                raise InvalidRequest(f"The request cannot be written: {error}.") from error
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager

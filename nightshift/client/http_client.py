@@ -99,10 +99,11 @@ class Client(Connection):
 
     def estimate_job(self, body: JsonObject) -> JsonObject:
         """Begins an estimate (docs/estimates.md); `get_estimate` has its figures once its sample has ended.
+        A call without an answer is not repeated: its sample may run.
 
         Raises ApiError, ServerUnreachable.
         """
-        return self._call("POST", "/v1/jobs/estimate", json=body)
+        return self._call("POST", "/v1/jobs/estimate", json=body, is_repeatable=False)
 
     def get_estimate(self, estimate_id: str) -> JsonObject:
         """An estimate as it is known now. Raises ApiError (404: no such estimate), ServerUnreachable."""

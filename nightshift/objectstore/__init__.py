@@ -50,9 +50,11 @@ __all__ = [
 def open_store(url: str) -> ObjectStore:
     """The store at `file:///directory` (created if missing) or `s3://bucket/prefix`.
 
-    Raises `InvalidRequest` for another kind of URL, and `ConfigurationError` for a pattern or a
-    directory that cannot be made.
+    Raises `InvalidRequest` for a malformed URL, and `ConfigurationError` for another kind of URL, a pattern
+    or a directory that cannot be made.
     """
+    if not url.startswith(("file://", "s3://")):
+        raise ConfigurationError(f"{url!r} is no store: use s3://bucket/key or file:///path")
     uri = ObjectUri.parse(url)
     if uri.is_pattern:
         raise ConfigurationError(f"{url!r} is a pattern, not a place to keep objects in")

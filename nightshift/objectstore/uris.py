@@ -37,7 +37,7 @@ class ObjectUri:
             if match is None:
                 form = "hf://datasets/org/name@revision/path, with a slash in the revision as %2F"
                 raise InvalidRequest(f"{text!r} does not name a dataset: use {form}")
-            return cls(scheme, match[1], checked_path_prefix(match[2] or ""))
+            return cls(scheme, match[1].removesuffix("@main"), checked_path_prefix(match[2] or ""))
         if not separator or scheme not in ("s3", "file"):
             forms = "s3://bucket/key, file:///path or hf://datasets/org/name/path"
             raise InvalidRequest(f"{text!r} is not a location: use {forms}")

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -61,6 +61,11 @@ class Cron:
 
     def first_after(self, moment: datetime) -> datetime | None:
         return next(self.after(moment), None)
+
+    def is_daily(self, moment: datetime) -> bool:
+        """Whether no day has two of its times, by the next three."""
+        dates = [self.local_date(instant) for instant in islice(self.after(moment), 3)]
+        return len(set(dates)) == len(dates)
 
     def newest(self, first: datetime, until: datetime, limit: int) -> list[datetime]:
         """The last instants from `first` until `until`, both inclusive, in order: at most `limit`.

@@ -34,13 +34,16 @@ def check_variables(text: str, param: str, known: tuple[str, ...] = VARIABLES) -
         )
 
 
-def check_output(output: str, param: str, *, overwrite: bool) -> None:
-    """Raises InvalidRequest for unknown variables, and for a folder that each run would write to."""
+def check_output(output: str, param: str, *, overwrite: bool, is_daily: bool = True) -> None:
+    """Raises InvalidRequest for unknown variables, and for a folder that more than one run would write to.
+    `is_daily`: no day has two runs.
+    """
     check_variables(output, param, OF_OUTPUT)
-    if not variables_of(output) and not overwrite:
+    if not overwrite and variables_of(output).isdisjoint(OF_OUTPUT if is_daily else (RUN_ID,)):
+        wanted = "{{date}} or {{run_id}}" if is_daily else "{{run_id}}, as a day has several runs,"
         raise InvalidRequest(
-            f"Invalid '{param}': each run would overwrite the one before. Put {{{{date}}}} or {{{{run_id}}}} "
-            "into it, or set 'overwrite' to true.",
+            f"Invalid '{param}': a run would overwrite the one before. Put {wanted} into it, or set "
+            "'overwrite' to true.",
             param=param,
             code="would_overwrite",
         )

@@ -26,7 +26,9 @@ ENDPOINT: Final = "chat"
 CALL: Final = "map"  # metadata: the call's digest …
 KEY: Final = "map_key"  # … and the column that identifies rows; empty: their places do
 DIGEST_CHARS: Final = 32
-OWN_PARAMETERS: Final = frozenset({"model", "messages", "response_format", "n", "stream"})
+OWN_PARAMETERS: Final = frozenset(
+    {"model", "messages", "response_format", "n", "stream", "tools", "functions"}
+)
 
 _SCHEMA_AT: Final = "response_format.json_schema.schema"
 
@@ -70,7 +72,7 @@ class MapCall:
         try:
             given = _OPTIONS.validate_python(options)
         except ValidationError as error:
-            raise invalid_request(error) from error
+            raise invalid_request(error, MapOptions.__annotations__) from error
         form = OutputForm.from_schema(given.get("output_schema"))
         template = _template(_checked_prompt(prompt), given, form)
         key = given.get("key")
@@ -156,7 +158,7 @@ def _template(prompt: str, given: MapOptions, form: OutputForm) -> JsonObject:
     """The request made of each row, checked as the server would, unless a row gives a parameter."""
     parameters = as_json_object(given.get("parameters") or {}, "parameters")
     if own := sorted(OWN_PARAMETERS & parameters.keys()):
-        raise invalid(f"parameters.{own[0]}", "map sets it itself")
+        raise invalid(f"parameters.{own[0]}", "map sets it itself, or has no column for what it asks")
     if templates.columns(form.schema):
         raise invalid(PARAM, "a schema is the same for all rows, and may not have texts in {{double braces}}")
     template = endpoints.named(ENDPOINT).row_template(given["model"], prompt) | parameters

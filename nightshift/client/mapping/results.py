@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from nightshift.client.answers import RemoteJob, row_error
 from nightshift.client.mapping.calls import form_of_job, key_of_job
 from nightshift.client.mapping.forms import InvalidAnswer, OutputForm
-from nightshift.client.mapping.rows import MapData, ids_of
-from nightshift.client.mapping.tables import Records, table_of
+from nightshift.client.mapping.rows import MapData, ids_of, table_for
+from nightshift.client.mapping.tables import Records
 from nightshift.errors import NightshiftError
 from nightshift.jobs import JobState, JsonObject
 
@@ -74,7 +74,7 @@ def joined(
         return MapResult(location, _failed(_outcome(row, form, json_as_text=True) for row in results), job)
     table, ids = (None, []) if known is None else (known.table, known.ids)
     if data is not None:
-        table = table_of(data)
+        table = table_for(form, data)
         ids = ids_of(table, key)
     json_as_text = table is not None and not table.holds_json
     outcomes_by_id = {

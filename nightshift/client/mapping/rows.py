@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 from nightshift.bulk.rows.templates import root_of
 from nightshift.client.mapping.calls import DIGEST_CHARS, MapCall
 from nightshift.client.mapping.cells import NoJson, as_json_line, as_json_value, key_text, refused
-from nightshift.client.mapping.forms import invalid
+from nightshift.client.mapping.forms import OutputForm, invalid
 from nightshift.client.mapping.tables import Table, table_of
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of the file in memory; a larger one is on disk until it is sent
@@ -46,14 +46,19 @@ def data_of(data: object, call: MapCall) -> MapData:
         return _location(data, call)
     if call.output is not None:
         raise invalid("output", "it is for data that are a location; a table comes back with its columns")
+    return _written(table_for(call.form, data), call)
+
+
+def table_for(form: OutputForm, data: object) -> Table:
+    """The caller's table, to which the columns of the form are to be added. Raises InvalidRequest."""
     table = table_of(data)
     columns = table.columns
-    if taken := [name for name in call.form.columns if name in columns]:
+    if taken := [name for name in form.columns if name in columns]:
         raise invalid(
-            f"output_schema.properties.{taken[0]}" if call.form.schema else "data",
+            f"output_schema.properties.{taken[0]}" if form.schema else "data",
             f"the data have a column '{taken[0]}' already: rename one of them",
         )
-    return _written(table, call)
+    return table
 
 
 def ids_of(table: Table, key: str | None) -> list[str]:

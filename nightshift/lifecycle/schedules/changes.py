@@ -83,10 +83,12 @@ def checked_plan(
     naming the field.
     """
     spec, now = JobSpec.from_json(new.spec), new.created_at
+    cron = new.plan.cron_at(now)
     for number, input in enumerate(spec.inputs):
         check_variables(input, f"job.input[{number}]" if spec.further_inputs else "job.input")
     if spec.output is not None:  # else the service keeps the results with the job
-        check_output(spec.output, "job.output", overwrite=new.plan.overwrite)
+        is_daily = cron is None or cron.is_daily(now)
+        check_output(spec.output, "job.output", overwrite=new.plan.overwrite, is_daily=is_daily)
     for key, value in (spec.metadata or {}).items():
         check_variables(value, f"job.metadata.{key}")
     values = {
@@ -94,7 +96,7 @@ def checked_plan(
         RUN_ID: f"run_{'0' * SUFFIX_LENGTH}",
         PREVIOUS_OUTPUT: replaced(spec.output or "", _EARLIER),
     }
-    spec, cron = with_values(spec, values), new.plan.cron_at(now)
+    spec = with_values(spec, values)
     job = new_job(tenant_id, Face.NATIVE, spec, fingerprint=new.fingerprint)
     with about_job():
         if cron is not None:

@@ -107,6 +107,11 @@ def test_a_file_a_folder_and_a_pattern_stand_for_the_data_in_byte_order(
     assert listed(fake, f"hf://datasets/org/docs{path}") == keys
 
 
+def test_a_file_of_the_default_revision_is_one_object_whether_or_not_that_is_named() -> None:
+    named, unnamed = (ObjectUri.parse(f"hf://datasets/org/docs{at}/a.jsonl") for at in ("@main", ""))
+    assert str(named) == str(unnamed)
+
+
 def test_a_listing_goes_on_behind_a_key(fake: FakeHub) -> None:
     assert [info.key for info in opened(fake).list("", "data/test-0.parquet")] == DATA[4:]
 

@@ -185,6 +185,9 @@ def test_what_a_dry_run_finds_wrong_is_a_problem_here(http, store, allowed, work
     ("fields", "param"),
     [
         ({"gpu_hour_price": 0}, "gpu_hour_price"),
+        ({"gpu_hour_price": 1e308}, "gpu_hour_price"),
+        ({"gpu_hour_price": True}, "gpu_hour_price"),
+        ({"spot_price": "2"}, "spot_price"),
         ({"spot_price": -1}, "spot_price"),
         ({"body": {}, "input": None}, "body"),
         ({"output": "ftp://x/"}, "output"),

@@ -97,6 +97,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(http, job):
         ({"catch_up": "all"}, "overlap", "invalid_value"),
         ({"overlap": "both"}, "overlap", None),
         ({"name": "another"}, "name", "invalid_value"),
+        ({"cron": "0 1,13 * * *"}, "job.output", "would_overwrite"),
         ({"croon": "* * * * *"}, "croon", "unknown_parameter"),
         ({"window": "01:00"}, "window", "invalid_value"),
         ({"window": "01:00-06:00 Europe/Berlin"}, "window", "invalid_value"),
@@ -139,6 +140,11 @@ def test_a_wrong_job_of_a_plan_is_refused_by_its_field(http, job, wrong, param, 
     named, said, _ = refusal(put(http, job | wrong))
 
     assert (named, said) == (param, code)
+
+
+@pytest.mark.parametrize("fields", [{}, {"name": None}])
+def test_a_name_in_the_path_is_held_to_the_form_of_names(http, job, fields):
+    assert refusal(put(http, job, "x" * 101, **fields))[:2] == ("name", "invalid_value")
 
 
 def test_a_field_that_there_is_not_is_named_with_the_one_that_may_be_meant(http, job):

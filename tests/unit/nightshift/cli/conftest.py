@@ -77,6 +77,7 @@ class FakeServer:
     counts: dict[str, int | None] = field(default_factory=lambda: {"total": 3, "succeeded": 3, "failed": 0})
     refusal: httpx.Response | None = None
     is_repeat: bool = False  # of a submission
+    resumes_at: int | None = None
     instead: Callable[[httpx.Request], httpx.Response | None] = lambda request: None  # of what it would say
     submitted: list[dict[str, Any]] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -130,6 +131,7 @@ class FakeServer:
             "date": "2026-11-20",
             "created_at": 1_700_000_000,
             "errors": self.errors,
+            "resumes_at": self.resumes_at,
         }
 
     def _submit(self, body: dict[str, Any]) -> httpx.Response:

@@ -89,6 +89,11 @@ def test_a_job_is_paused_and_resumed(nightshift, server, command, said):
     assert nightshift("jobs", command, "job_1", "--json").json == server.job
 
 
+def test_a_job_that_is_resumed_outside_its_window_is_said_to_wait(nightshift, server):
+    server.resumes_at = 1_700_000_000
+    assert nightshift("jobs", "resume", "job_1").err == "job_1 goes on at 2023-11-14 22:13:20Z\n"
+
+
 def test_a_retry_prints_the_new_job(nightshift, server):
     ended = nightshift("jobs", "retry", "job_1", "--output", "s3://b/again/", "--priority", "background")
     assert (ended.code, ended.out) == (0, "job_2\n")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from nightshift.client import TRIES_MAX, ApiError, Client, JobEvent, ServerUnreachable, parse_events
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, InvalidRequest
 from nightshift.jobs import JobState
 
 JOB = {
@@ -136,6 +136,27 @@ def test_a_refusal_says_what_the_server_said_and_is_not_repeated(connect):
 def test_an_answer_that_is_not_ours_is_an_error_that_says_something(connect, answer, said):
     with pytest.raises(ApiError, match=said):
         connect(Server(answer)).get_job("job_1")
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\udcff"])
+def test_a_value_that_json_cannot_have_is_refused_and_not_sent(connect, value):
+    server = Server()
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        connect(server).submit_job({"name": value})
+    assert server.requests == []
+
+
+def test_an_id_that_is_no_unicode_is_asked_for(connect):
+    with pytest.raises(ApiError) as caught:
+        connect(Server(refusal(404))).get_job("job_\udcff")
+    assert caught.value.status == 404
+
+
+def test_an_estimate_whose_answer_is_lost_runs_no_second_sample(connect):
+    server = Server(httpx.ReadTimeout("slow"))
+    with pytest.raises(ServerUnreachable):
+        connect(server).estimate_job({"endpoint": "chat"})
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

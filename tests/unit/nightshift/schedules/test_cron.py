@@ -51,6 +51,17 @@ def test_a_daily_time_comes_once_on_the_nights_that_clocks_change(
     assert local(text, zone, day, len(instants)) == instants
 
 
+@pytest.mark.parametrize("text", ["30 2 * * *", "0 0 * * 1-5", "0 12 29 2 *"])
+def test_a_plan_with_one_time_of_the_day_is_daily(text: str) -> None:
+    assert cron(text, "Europe/Berlin").is_daily(NEW_YEAR)
+
+
+@pytest.mark.parametrize("text", ["0 1,13 * * *", "*/15 3 1 * *", "0 6-22 * * 1"])
+@pytest.mark.parametrize("hour", [0, 7, 18])
+def test_a_plan_with_more_is_not_whatever_the_time_is(text: str, hour: int) -> None:
+    assert not cron(text, "Europe/Berlin").is_daily(NEW_YEAR + timedelta(hours=hour))
+
+
 def test_every_quarter_of_an_hour_is_a_real_one() -> None:
     begins = datetime(2026, 10, 25, 0, tzinfo=UTC)  # Berlin's clocks go back at 1:00 UTC
     quarters = list(islice(cron("*/15 * * * *", "Europe/Berlin").after(begins), 12))

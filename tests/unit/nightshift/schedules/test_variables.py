@@ -33,5 +33,8 @@ def test_an_output_differs_from_run_to_run_unless_it_may_be_overwritten() -> Non
     check_output("s3://b/{{date}}/", "job.output", overwrite=False)
     check_output("s3://b/{{run_id}}/", "job.output", overwrite=False)
     check_output("s3://b/latest/", "job.output", overwrite=True)
+    check_output("s3://b/{{run_id}}/", "job.output", overwrite=False, is_daily=False)
     with pytest.raises(InvalidRequest, match="overwrite"):
         check_output("s3://b/latest/", "job.output", overwrite=False)
+    with pytest.raises(InvalidRequest, match="a day has several runs"):
+        check_output("s3://b/{{date}}/", "job.output", overwrite=False, is_daily=False)

@@ -96,6 +96,7 @@ def test_ids_are_what_scripts_rely_on_and_each_result_has_the_documented_fields(
         ),
         ("REDIS_URL", "redis://:hidden@127.0.0.1:1/0", "queue", "start Redis"),
         ("STORAGE_URL", "ftp://x/y", "storage", "use s3://bucket/key or file:///path"),
+        ("STORAGE_URL", "hf://datasets/org/name", "storage", "use s3://bucket/key or file:///path"),
         ("MODELS", "/nowhere/llama", "model.files:llama", "NIGHTSHIFT_MODELS"),
         ("BASE_URL", "localhost:8000", "server", "must begin with http:// or https://"),
     ],

@@ -188,6 +188,12 @@ def test_another_process_attaches_by_the_name_and_joins_by_the_key(client, servi
     assert [(row.key, row.code) for row in joined.failed] == [("new", "not_run")]
 
 
+def test_no_column_of_the_data_that_answers_are_joined_to_is_written_over(client, service):
+    mapped(client, wait=False)
+    with pytest.raises(InvalidRequest, match="a column 'answer' already"):
+        client.attach("calls").result(pandas.DataFrame({"id": ["a"], "answer": ["mine"]}))
+
+
 def test_without_a_key_rows_are_known_by_their_places(client, service):
     rows = [{"text": str(place)} for place in range(11)]
     mapped(client, rows, key=None, wait=False)
