@@ -85,7 +85,7 @@ class Locations:
         if not is_allowed:
             setting = "NIGHTSHIFT_S3_BUCKETS" if uri.scheme == "s3" else "NIGHTSHIFT_FILE_ROOTS"
             raise LocationNotAllowed(
-                f"jobs of the tenant {tenant_id!r} may not name {uri}: {setting} has the places of each"
+                f"jobs of the tenant {tenant_id!r} may not name {uri}: the operator has to allow it in {setting}"
             )
 
     def reader(self, uri: ObjectUri, tenant_id: str) -> ObjectReader:
