@@ -141,6 +141,13 @@ def test_a_wrong_job_of_a_plan_is_refused_by_its_field(http, job, wrong, param, 
     assert (named, said) == (param, code)
 
 
+@pytest.mark.parametrize("window", ["01:00-06:00 Europe/Berlin", "8h"])
+def test_a_window_of_a_plan_has_no_zone_of_its_own(http, job, window):
+    _, _, message = refusal(put(http, job, window=window))
+
+    assert "01:00-06:00; the plan's 'time_zone' is its zone" in message
+
+
 def test_a_field_that_there_is_not_is_named_with_the_one_that_may_be_meant(http, job):
     for refused, wrong, meant in (
         (put(http, job, corn="0 1 * * *"), "corn", "'cron'"),
