@@ -32,7 +32,8 @@ fi
 
 links=()
 [ -n "${PIP_FIND_LINKS:-}" ] && links=(--find-links "$PIP_FIND_LINKS")
-# uv reads none of pip's settings, so it gets pip's certificate explicitly.
+# As pip does, uv trusts the machine's certificates, and that of pip's setting, which it does not read.
+export UV_SYSTEM_CERTS=true
 [ -n "${PIP_CERT:-}" ] && export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
 
 pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
@@ -43,14 +44,14 @@ install() {
   pip_install "$@"
 }
 
-echo "setup: installing the pinned dependencies (2.5 GB on disk, most of it torch and Triton)"
+echo "setup: installing the pinned dependencies (3.3 GB on disk, half of it torch and Triton)"
 pip_install --require-hashes -r infra/requirements/build.txt || true
 # Nothing but what the files name, each with its hash; infra/lock.sh makes them.
 install --no-deps --require-hashes -r requirements.txt
 # A local directory of wheels, or a further index of pip's, may have the build without CUDA.
 if ! { uv_install --no-deps --require-hashes -r infra/requirements/torch-cpu.txt \
     || pip_install --no-deps --require-hashes -r infra/requirements/torch-cpu.txt; } 2>/dev/null; then
-  echo "setup: no index here has torch without CUDA; installing PyPI's with its libraries (several GB)"
+  echo "setup: no index here has torch without CUDA; installing PyPI's with its libraries (3 GB more)"
   install --no-deps --require-hashes -r infra/requirements/torch.txt -r infra/requirements/cuda.txt
 fi
 install --no-deps --no-build-isolation -e .

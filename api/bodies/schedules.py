@@ -64,6 +64,9 @@ class SchedulePut(OwnBody):
             if field in self.job:
                 where = f"job.{field}"
                 raise InvalidRequest(f"Invalid '{where}': {advice}.", param=where, code="unknown_parameter")
+        if self.window is not None and any(char.isalpha() for char in self.window):
+            advice = "give it as 01:00-06:00; the plan's 'time_zone' is its zone"
+            raise InvalidRequest(f"Invalid 'window': {advice}.", param="window")
         hours = {} if self.window is None else {"window": f"{self.window} {self.time_zone}"}
         with about_job():
             return parsed(JobCreate, self.job | hours)

@@ -83,9 +83,14 @@ class Locations:
             named = Path("/") / (uri.folder if uri.is_pattern else uri.key)
             is_allowed = is_inside(resolved(named), self._roots_of(tenant_id), self._own)
         if not is_allowed:
-            setting = "NIGHTSHIFT_S3_BUCKETS" if uri.scheme == "s3" else "NIGHTSHIFT_FILE_ROOTS"
+            allowed = "NIGHTSHIFT_S3_BUCKETS"
+            if uri.scheme != "s3":
+                allowed = (
+                    "NIGHTSHIFT_FILE_ROOTS; `nightshift up` allows the directory in which it was started"
+                )
             raise LocationNotAllowed(
-                f"jobs of the tenant {tenant_id!r} may not name {uri}: {setting} has the places of each"
+                f"jobs of the tenant {tenant_id!r} may not name {uri}: name a place that the operator allows "
+                f"in {allowed}"
             )
 
     def reader(self, uri: ObjectUri, tenant_id: str) -> ObjectReader:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from nightshift.cli.terminal import is_interactive, problem_text, rows_text, say
+from nightshift.cli.terminal import is_interactive, problem_text, rows_text, say, time_text
 from nightshift.client import RemoteJob
 
 PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
@@ -97,18 +97,23 @@ def progress_of(job_id: str) -> Iterator[Show]:
 
 @dataclass
 class ProblemLines:
-    """A line when a problem of a job appears, when another takes its place, and when it is gone."""
+    """A line when a problem of a job, or the wait for its window, begins, changes and is over."""
 
     print: Callable[[str], None]
-    shown: str | None = None  # the code of the problem
+    shown: str | None = None  # the code of the problem, or that of the wait
 
     def show(self, job: RemoteJob) -> None:
-        problem = job.data.get("problem")
-        code = None if problem is None else problem["code"]
-        if code == self.shown or job.state.is_terminal:
+        problem, resumes_at = job.data.get("problem"), job.data.get("resumes_at")
+        if problem is not None:
+            cause, said = problem["code"], problem_text(problem)
+        elif resumes_at is not None:
+            cause, said = str(resumes_at), f"{job.id} waits for its window, until {time_text(resumes_at)}"
+        else:
+            cause, said = None, f"{job.id} goes on"
+        if cause == self.shown or job.state.is_terminal:
             return
-        self.shown = code
-        self.print(f"{job.id} goes on" if problem is None else problem_text(problem))
+        self.shown = cause
+        self.print(said)
 
 
 def _short(job_id: str) -> str:

@@ -215,13 +215,7 @@ def submitting(client: "Client", body: JsonObject, *, is_kept: bool) -> Iterator
                 f"--name {body.get('name')} --date {body.get('date')} is another job already, submitted with "
                 "other options; choose another name, or repeat it exactly"
             )
-        if error.code != "location_not_allowed":
-            raise
-        fail(
-            f"{error.message}. Use a place that is allowed, or start the server with the directory in "
-            "NIGHTSHIFT_FILE_ROOTS or the bucket in NIGHTSHIFT_S3_BUCKETS; `nightshift up` allows the "
-            "directory it was started in."
-        )
+        raise
 
 
 class FailedRows:

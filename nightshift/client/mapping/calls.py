@@ -72,7 +72,13 @@ class MapCall:
         try:
             given = _OPTIONS.validate_python(options)
         except ValidationError as error:
-            raise invalid_request(error, MapOptions.__annotations__) from error
+            refused = invalid_request(error, MapOptions.__annotations__)
+            if refused.code == "unknown_parameter":
+                advice = "Fields of the chat request belong in 'parameters'."
+                refused = InvalidRequest(
+                    f"{refused.message} {advice}", param=refused.param, code=refused.code
+                )
+            raise refused from error
         form = OutputForm.from_schema(given.get("output_schema"))
         template = _template(_checked_prompt(prompt), given, form)
         key = given.get("key")

@@ -226,3 +226,15 @@ class TestTheServicesOwn:
 
         with pytest.raises(LocationNotAllowed):
             locations.check(ObjectUri.parse((tmp_path / "x.db-wal").as_uri()), "default")
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        ("s3://elsewhere/x.jsonl", "NIGHTSHIFT_S3_BUCKETS"),
+        ("file:///srv/x.jsonl", "NIGHTSHIFT_FILE_ROOTS; `nightshift up` allows the directory"),
+    ],
+)
+def test_a_refused_place_names_the_setting_that_allows_places(uri: str, named: str) -> None:
+    with pytest.raises(LocationNotAllowed, match=named):
+        Locations().check(ObjectUri.parse(uri), "default")

@@ -147,6 +147,13 @@ def test_a_name_in_the_path_is_held_to_the_form_of_names(http, job, fields):
     assert refusal(put(http, job, "x" * 101, **fields))[:2] == ("name", "invalid_value")
 
 
+@pytest.mark.parametrize("window", ["01:00-06:00 Europe/Berlin", "8h"])
+def test_a_window_of_a_plan_has_no_zone_of_its_own(http, job, window):
+    _, _, message = refusal(put(http, job, window=window))
+
+    assert "01:00-06:00; the plan's 'time_zone' is its zone" in message
+
+
 def test_a_field_that_there_is_not_is_named_with_the_one_that_may_be_meant(http, job):
     for refused, wrong, meant in (
         (put(http, job, corn="0 1 * * *"), "corn", "'cron'"),

@@ -106,3 +106,14 @@ def test_in_a_pipe_nothing_is_said_but_what_keeps_a_job_from_going_on(capsys):
     show_problems(None, "away", "away", None, "full", end="failed")  # its end says more
 
     assert capsys.readouterr() == ("", "away; tried again\njob_1 goes on\nfull; tried again\n")
+
+
+def test_in_a_pipe_a_job_that_waits_for_its_window_says_until_when(capsys):
+    with progress_of("job_1") as show:
+        for resumes_at in (1_795_910_400, 1_795_910_400, None):
+            show(RemoteJob.from_json({"id": "job_1", "status": "queued", "resumes_at": resumes_at}))
+
+    assert capsys.readouterr() == (
+        "",
+        "job_1 waits for its window, until 2026-11-29 00:00:00Z\njob_1 goes on\n",
+    )
