@@ -99,6 +99,8 @@ def compared(expression: str) -> str:
 
 
 def wait_for_data(monitored: Prometheus, expression: str) -> None:
+    if "nightshift_upstream_" in expression:
+        pytest.skip("its metrics are those of upstreams, and there are none here")
     wait_for(f"data of {expression}", lambda: monitored.query(expression), DATA_WITHIN_S)
 
 

@@ -199,6 +199,7 @@ IN_TURN: Final = {
     "workers/output_parts.py",
     "workers/serving/servers/image_server.py",
     "workers/serving/kinds/generators.py",
+    "workers/upstreams/server.py",
 }
 OF_ONE_TENANT: Final = {
     "nightshift/bulk/results/part_leases.py",  # of a part
@@ -240,8 +241,9 @@ OF_NO_TENANT: Final = {
     "workers/serving/engine_process/engine_process.py",  # waits for the process to end
     "workers/serving/engine_process/program.py",  # waits for the worker to end
     "workers/serving/loading.py",  # models' steps on a CPU, each for the same time
-    "workers/serving/model_server.py",
     "workers/serving/residency/residency.py",
+    "workers/serving/stepping_server.py",
+    "workers/upstreams/loop.py",
 }
 MAKES_THREADS: Final = re.compile(
     r"threading\.Thread\(|ThreadPoolExecutor\(|CapacityLimiter\(|SimpleQueue\(|Semaphore\("

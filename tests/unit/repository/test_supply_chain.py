@@ -43,7 +43,7 @@ def test_the_images_have_the_versions_that_the_tests_have() -> None:
         for path in (ROOT / "requirements.txt", ROOT / "infra/requirements/torch-cpu.txt")
         for line, _ in entries(path)
     }
-    for name in ("api", "scheduler", "worker-cpu"):
+    for name in ("api", "scheduler", "upstream", "worker-cpu"):
         installed = {line.split()[0] for line, _ in entries(ROOT / f"infra/requirements/{name}.txt")}
         assert installed - tested == set(), name
 
