@@ -45,8 +45,9 @@ class RateBudget:
         """
         for rate, ends in ((self._requests, REQUESTS), (self._tokens, TOKENS)):
             for end in ends:
-                remaining = headers.get(f"x-ratelimit-remaining{end}", "").strip()
-                reset_s = period_s(headers.get(f"x-ratelimit-reset{end}", ""))
+                if (said := headers.get(f"x-ratelimit-remaining{end}")) is None:
+                    continue
+                remaining, reset_s = said.strip(), period_s(headers.get(f"x-ratelimit-reset{end}", ""))
                 if remaining.isdecimal() and reset_s is not None:
                     rate.on_remaining(now_s, float(remaining), reset_s)
                     break
