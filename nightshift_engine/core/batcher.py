@@ -167,6 +167,10 @@ class Batcher:
         num_rows = sum(chunk.is_last for chunk in chunks)
         return max(0, min(self._tokens_left, self.limits.max_num_seqs - num_rows))
 
+    def reserve(self, sequence: Sequence, num_drafted: int) -> int:
+        """Allocates blocks, if they are free, for up to so many drafted tokens; returns for how many."""
+        return self.tables.allocate_ahead(sequence, num_drafted, self._spare_blocks)
+
     def extend(self, chunk: Chunk, draft: Seq[DraftedRow]) -> None:
         """Adds drafted tokens to a chunk just planned, as far as time and free blocks allow.
 
@@ -174,10 +178,9 @@ class Batcher:
         """
         sequence = chunk.sequence
         count = self._budget.allow_drafted(sequence, len(draft))
-        count = self.tables.allocate_ahead(sequence, count, self._spare_blocks)
-        chunk.draft = draft[:count]
+        chunk.draft = draft[: self.reserve(sequence, count)]
         if self._turns[sequence.rank].num_flows > 1:
-            self._turns[sequence.rank].serve(sequence.flow, count)
+            self._turns[sequence.rank].serve(sequence.flow, len(chunk.draft))
 
     def accept(self, sequence: Sequence) -> None:
         """Notes that a sequence's newest token was drafted, so that the step just settled has computed it."""

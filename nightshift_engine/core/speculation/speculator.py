@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Protocol
 
 from ..sequence import Sequence
 from ..steps import Chunk, StepShape, StepTimeModel, step_shape
@@ -35,22 +36,44 @@ NUM_LEADS = 4  # leads of 1, 2 to 3, 4 to 7, 8 and more
 SHORT_LEADS = len(MATCHES)
 LONG_LEADS = SHORT_LEADS + NUM_LEADS
 FORCED = LONG_LEADS + NUM_LEADS
+BY_MODEL = FORCED + 1
 GUESSES = (
     *(0.3 + 0.05 * length for length in MATCHES),
     *(0.2, 0.4, 0.6, 0.7),
     *(0.4, 0.6, 0.75, 0.85),
     0.95,
+    0.7,
 )
 """Shares of drafted tokens accepted, by kind, before any is known: by the length of a match in the sequence,
-by the lead of a candidate after a short and a long context, and by the grammar."""
+by the lead of a candidate after a short and a long context, by the grammar, and by the draft model."""
+
+
+class DraftModel(Protocol):
+    """A smaller model that drafts; `engine/draft_model.py` has the real one."""
+
+    times: StepTimeModel
+    """Times of its passes."""
+    seconds: float
+    """Seconds of all its passes so far."""
+
+    def num_unread(self, sequence: Sequence) -> int:
+        """Known tokens that it has to read before it drafts."""
+
+    def draft(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
+        """Drafts for sequences: these tokens, and then its own up to so many in all."""
 
 
 @dataclass(slots=True)
 class _Draft:
-    """Tokens that may follow a sequence, and their kinds."""
+    """Tokens that may follow a sequence, and their kinds. The draft model is to make those that have only a kind.
+    """
 
     tokens: Seq[int] = ()
     kinds: Seq[int] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.tokens) < len(self.kinds)
 
     def shares(self, acceptance: Acceptance) -> list[float]:
         return [acceptance.shares[kind] for kind in self.kinds]
@@ -65,12 +88,16 @@ class _Stream:
 
 
 class Speculator:
-    """Drafts from the tokens of a sequence, from the outputs of its job, and what its grammar forces."""
+    """Drafts from the tokens of a sequence, from the outputs of its job, by a model, and what its grammar forces."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: DraftModel | None = None) -> None:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._streams: OrderedDict[tuple[str, str | None], _Stream] = OrderedDict()  # the last used last
         self._times = StepTimeModel()
+        self._model = model
+        self._cost: StepCost | None = None  # of the step being planned; None: not known yet
+        self._row_s = 0.0  # the step's time by sequence
+        self._pass_s = 0.0  # the time of the draft model's pass by sequence
         self._attempt_s = 0.0
         self._rest = 0
         self._num_without = 0
@@ -90,23 +117,32 @@ class Speculator:
             return []
         self._make_room()
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
-        proposals = [
-            (chunk, self._propose(chunk.sequence)) for chunk in decoding if chunk.sequence.may_be_drafted
-        ]
-        proposals = [(chunk, draft) for chunk, draft in proposals if draft.tokens]
-        lengths = self._lengths(step_shape(decoding), proposals)
-        drafts = []
-        for (chunk, draft), length in zip(proposals, lengths, strict=True):
-            rows = drafted_rows(chunk.sequence, draft.tokens[: min(length, room)])
+        able = [chunk for chunk in decoding if chunk.sequence.may_be_drafted]
+        self._predict(decoding, able)
+        proposals = [(chunk, self._propose(chunk.sequence)) for chunk in able]
+        proposals = [(chunk, draft) for chunk, draft in proposals if draft.kinds]
+        drafts, wanted = [], []
+        for (chunk, draft), length in zip(
+            proposals, self._lengths(step_shape(decoding), proposals), strict=True
+        ):
+            length = min(length, room)
+            room -= length
+            wanted.append((chunk.sequence, draft.tokens[:length], length))
+            self._kinds[chunk.sequence] = draft.kinds
+        for (chunk, _), rows in zip(proposals, self._rows(wanted), strict=True):
             if rows:
                 drafts.append((chunk, rows))
-                self._kinds[chunk.sequence] = draft.kinds
-                room -= len(rows)
-        self._num_without = 0 if drafts else self._num_without + bool(proposals)
+        is_tried = bool(proposals) or (self._model is not None and bool(able))
+        self._num_without = 0 if drafts else self._num_without + is_tried
         if not drafts:
             step_s = self._times.predict_s(step_shape(chunks))
             self._rest = steps_to_rest(self._attempt_s, step_s, TIME_SHARE_MAX, REST_STEPS_MAX)
         return drafts
+
+    @property
+    def model_s(self) -> float:
+        """Seconds that the draft model has computed so far."""
+        return 0.0 if self._model is None else self._model.seconds
 
     def note_attempt(self, seconds: float) -> None:
         """Learns what it takes to draft for a step, with what the device waited for it."""
@@ -131,11 +167,23 @@ class Speculator:
     def _lengths(self, shape: StepShape, proposals: Seq[tuple[Chunk, _Draft]]) -> list[int]:
         if self._num_without >= PROBE_STEPS:
             return [PROBE_TOKENS, *[0] * len(proposals)][: len(proposals)]
-        cost = StepCost.predict(self._times, shape, self._attempt_s)
-        if cost is None:
+        if self._cost is None:
             return [PROBE_TOKENS] * len(proposals)
         shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
-        return draft_lengths(shares, shape.sequences, cost)
+        made_s = [self._pass_s if draft.is_open else 0.0 for _, draft in proposals]
+        return draft_lengths(shares, shape.sequences, self._cost, made_s)
+
+    def _predict(self, decoding: Seq[Chunk], able: Seq[Chunk]) -> None:
+        """Predicts the times of a step of sequences that decode, and of a draft for those that may have one."""
+        self._cost = StepCost.predict(self._times, step_shape(decoding), self._attempt_s)
+        self._row_s = self._cost.step_s / len(decoding) if self._cost is not None and decoding else 0.0
+        if self._model is not None and able:
+            self._pass_s = self._model.times.predict_s(step_shape(able)) / len(able)
+
+    def _rows(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
+        if self._model is not None:
+            return self._model.draft(wanted)
+        return [drafted_rows(sequence, tokens) for sequence, tokens, _ in wanted]
 
     def _propose(self, sequence: Sequence) -> _Draft:
         """Tokens that the grammar forces, and after them the draft of which most is expected."""
@@ -151,7 +199,23 @@ class Speculator:
         if sequence.group is not None:
             drafts.append(_of_job(stream.outputs, tokens, most))
         best = max(drafts, key=lambda draft: _expected(draft.shares(stream.acceptance)))
+        if self._model is not None:
+            best = self._or_by_model(self._model, sequence, best, most)
         return _Draft([*forced, *best.tokens], [*[FORCED] * len(forced), *best.kinds])
+
+    def _or_by_model(self, model: DraftModel, sequence: Sequence, best: _Draft, most: int) -> _Draft:
+        """The draft model's draft where more is expected of it than it costs and than of `best`, and where
+        reading takes no longer than drafts would have saved on the output so far.
+        """
+        acceptance, draft = self._stream(sequence).acceptance, _Draft(kinds=[BY_MODEL] * most)
+        is_probe = self._num_without >= PROBE_STEPS or not self._row_s
+        gain = _expected(draft.shares(acceptance), 0.0 if is_probe else self._pass_s / self._row_s)
+        if gain <= _expected(best.shares(acceptance)):
+            return best
+        num_unread = model.num_unread(sequence)
+        read_s = model.times.predict_s(StepShape(num_unread)) - model.times.predict_s(StepShape())
+        saved_s = sequence.num_output_tokens * self._row_s * gain / (1 + gain)
+        return best if num_unread > 1 + DRAFT_TOKENS_MAX and read_s > saved_s else draft
 
     def _learn(self, sequence: Sequence, stream: _Stream) -> OwnTokens:
         """Takes in the tokens that have come since; returns the sequence's own."""
@@ -207,10 +271,12 @@ def _kind(is_long: bool, lead: int) -> int:
     return (LONG_LEADS if is_long else SHORT_LEADS) + min(lead.bit_length(), NUM_LEADS) - 1
 
 
-def _expected(shares: Seq[float]) -> float:
-    """Tokens that will be accepted."""
+def _expected(shares: Seq[float], price: float = 0.0) -> float:
+    """Tokens that will be accepted, less the price of each that is worth it."""
     expected, chance = 0.0, 1.0
     for share in shares:
         chance *= share
-        expected += chance
+        if chance <= price:
+            break
+        expected += chance - price
     return expected

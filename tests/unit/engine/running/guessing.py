@@ -7,7 +7,7 @@ from typing import Any
 
 from nightshift_engine import Engine
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.speculation.speculator import Speculator, _Draft
+from nightshift_engine.core.speculation.speculator import DraftModel, Speculator, _Draft
 from nightshift_engine.core.steps import StepShape
 from nightshift_engine.engine.drafting import Drafting
 from tests.unit.engine.tiny.decoders import VOCAB_SIZE
@@ -36,8 +36,8 @@ class Guessing(Speculator):
 class OfFixedCost(Speculator):
     """Drafts as in production, but takes no time, and neither a step's length nor a pause is measured."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, model: DraftModel | None = None) -> None:
+        super().__init__(model)
         for tokens in range(1, 40):
             super().observe(StepShape(tokens, 0, 1 + tokens % 3), 0.010 + 0.0001 * tokens)
 
@@ -50,7 +50,7 @@ class OfFixedCost(Speculator):
 
 def with_fixed_cost(engine: Engine) -> Engine:
     assert engine._drafting is not None, "it drafts unless it is off"
-    return speculating(engine, OfFixedCost())
+    return speculating(engine, OfFixedCost(engine._drafting.speculator._model))
 
 
 def with_guesses(engine: Engine, answers: Mapping[str, Seq[int]], chance: random.Random) -> Engine:
