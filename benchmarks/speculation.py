@@ -7,6 +7,10 @@ model writes a text that stands in its prompt, in which one token of `FLAW_EVERY
 what it costs otherwise. In `mislead` the prompt has the text's threes of tokens in another order, so each is
 followed by a wrong token. `json` follows a schema whose names are long. `own` has nothing to copy. Engines
 without drafts and with them, over one model, take a step in turns: what disturbs one disturbs both.
+
+In `agreeing` and `differing` a draft model of the first layers drafts where nothing is to copy. The model's
+other layers change its next token seldom or mostly, by the weights that they were given: so the share
+accepted is made, and only the gain that follows from it is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fixtures.checkpoints import DTYPES, MODELS_DIRECTORY, ensure
 from benchmarks.fixtures.workloads import NUM_SPECIAL_TOKENS
@@ -34,6 +38,9 @@ OUTPUT_TOKENS: Final = 128
 WARM_UP: Final = 4
 """Requests that run before the clock starts, with prompts of their own."""
 KV_BLOCKS: Final = 4096
+DRAFT_LAYERS: Final = 2
+"""Layers of the draft model: of medium's 12."""
+OTHER_LAYERS_WEIGHT: Final = {"agreeing": 0.02, "differing": 0.3}
 NAMES: Final = ("identification_number", "classification_of_goods", "recommended_delivery_date")
 
 
@@ -43,7 +50,9 @@ class Timed:
     def __init__(self, model: LoadedModel, speculation: str) -> None:
         from nightshift_engine import Engine
 
-        self.engine = Engine.over(replace(model, config=replace(model.config, speculation=speculation)))
+        drafts: dict[str, Any] = {} if speculation == "auto" else {"draft_model": None}
+        config = replace(model.config, speculation=speculation, **drafts)
+        self.engine = Engine.over(replace(model, config=config, draft=model.draft if not drafts else None))
         self.seconds = 0.0
         self.outputs: dict[str, list[int]] = {}
 
@@ -76,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("work, sequences: tokens/s without and with drafts (ratio), share accepted, steps without and with")
     for work in chosen.works:
         directory = ensure(chosen.model, chosen.dtype)
-        model = load(directory if work == "own" else copying(directory))
+        if work in OTHER_LAYERS_WEIGHT:
+            model = load(*with_draft(directory, work))
+        else:
+            model = load(directory if work == "own" else copying(directory))
         for batch in chosen.batches:
             requests = WORKS[work](model, batch + WARM_UP)
             print(f"{work}, {batch}: {compared(model, requests)}", flush=True)
@@ -102,11 +114,34 @@ def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
     )
 
 
-def load(directory: Path) -> LoadedModel:
+def load(directory: Path, draft: Path | None = None) -> LoadedModel:
     from nightshift_engine import EngineConfig
     from nightshift_engine.models import load_model
 
-    return load_model(EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS))
+    with_model: dict[str, Any] = {} if draft is None else {"speculation": "auto", "draft_model": str(draft)}
+    return load_model(EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, **with_model))
+
+
+def with_draft(directory: Path, work: str) -> tuple[Path, Path]:
+    """A checkpoint whose next token depends mostly on the last alone, and one of its first layers."""
+    target = MODELS_DIRECTORY / f"{directory.name}-{work}"
+    draft = target.with_name(f"{target.name}-draft")
+    if not (draft / "config.json").exists():
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        model = AutoModelForCausalLM.from_pretrained(copying(directory), dtype="auto")
+        whole = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
+        for layer, other in zip(model.model.layers, whole.model.layers, strict=True):
+            weight = OTHER_LAYERS_WEIGHT[work]
+            layer.self_attn.o_proj.weight.data = weight * other.self_attn.o_proj.weight.data
+            layer.mlp.down_proj.weight.data = weight * other.mlp.down_proj.weight.data
+        model.save_pretrained(target)
+        model.model.layers = model.model.layers[:DRAFT_LAYERS]
+        model.config.num_hidden_layers = DRAFT_LAYERS
+        model.save_pretrained(draft)
+        for path in (target, draft):
+            AutoTokenizer.from_pretrained(directory).save_pretrained(path)
+    return target, draft
 
 
 def copying(directory: Path) -> Path:
@@ -190,6 +225,8 @@ WORKS: Final[dict[str, Callable[[LoadedModel, int], list[Request]]]] = {
     "mislead": misleads,
     "json": objects,
     "own": own,
+    "agreeing": own,
+    "differing": own,
 }
 
 

@@ -78,8 +78,8 @@ class EngineConfig:
     """auto: draft tokens from the prompt, the outputs of the same job and the grammar, where that is measured
     to pay. The model checks them, so outputs are those of a step per token."""
     draft_model: str | None = None
-    """Directory or hub id of a smaller decoder with the same tokenizer, which drafts too. It needs memory for its
-    weights and for its own KV."""
+    """Directory or hub id of a smaller decoder with the same tokenizer, which drafts too. It has weights and
+    KV memory of its own."""
     adapters: tuple[AdapterPath, ...] = ()
     """LoRA adapters that requests may name. For decoders that are written out."""
     max_loras: int = 16

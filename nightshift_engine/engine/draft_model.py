@@ -1,7 +1,7 @@
-"""A smaller model that drafts: it reads the tokens of sequences into KV memory of its own, under the same blocks.
+"""A smaller model that drafts: it reads the same tokens into KV memory of its own, under the same blocks.
 
-What it has read of a block is counted until the block is allocated anew. So it finds what is shared, and reads
-again what was evicted or computed without it; a token that was drafted counts once the model has accepted it.
+The tokens that it has read of a block count until the block is allocated anew: so it finds prefixes that are
+shared, and reads what was evicted or computed without it. Drafted tokens are read again once accepted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .launched import Runner
 
 
 class DraftModel:
-    """Drafts for sequences of a batcher. Each token is chosen as the model's own would be: by the same parameters,
-    grammar and random number.
+    """Drafts for sequences of a batcher. A token is chosen as the model will choose its own: by the same
+    parameters, grammar and random number.
     """
 
     def __init__(self, runner: Runner, batcher: Batcher, eos_token_ids: Collection[int]) -> None:
@@ -63,7 +63,7 @@ class DraftModel:
         return drafts
 
     def _compute(self, chunks: Seq[Chunk]) -> list[_Drafted]:
-        """Reads chunks, and drafts a token for each sequence that is read; returns those that need another."""
+        """Reads chunks, and drafts a token for each sequence read to its end; returns those that go on."""
         begun_s, shape = time.perf_counter(), step_shape(chunks)
         logits, read = self._runner.forward(chunks), list[_Drafted]()
         for chunk in chunks:
@@ -108,7 +108,7 @@ class DraftModel:
 
 
 class _Drafted(Sequence):
-    """A sequence as the draft model reads it: drafted tokens follow the known ones, and one table has its KV."""
+    """A sequence as the draft model reads it: drafted tokens follow the known ones; it has a single table."""
 
     __slots__ = ("known", "length", "rows")
 

@@ -69,7 +69,7 @@ class Engine:
         adapters: AdapterLoader | None = None,
         draft_runner: Runner | None = None,
     ) -> None:
-        """`windows` are those of the model's groups of layers (`KvGroups`); `draft_runner` is a draft model's."""
+        """`windows` are those of the model's groups of layers (`KvGroups`); `draft_runner`: the draft's."""
         self.tokenizer = tokenizer
         self._device = device
         self._model = model

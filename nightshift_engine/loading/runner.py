@@ -88,7 +88,7 @@ def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[
 
 
 def make_draft_runner(model: LoadedModel, runner: ModelRunner, num_blocks: int) -> ModelRunner:
-    """The runner of a model's draft model, over as many blocks as its own `runner`. Raises `InvalidConfig`."""
+    """The runner of a model's draft model, over as many blocks as `runner` has. Raises `InvalidConfig`."""
     assert model.draft is not None, "it has a draft model"
     config = draft_config(model.config, model.facts.context_length)
     draft_runner: ModelRunner = _runner_over(replace(model.draft, config=config), num_blocks)

@@ -96,7 +96,7 @@ class Tokenizer:
         """Ids of all its tokens, added ones included."""
         return set(self._backend.get_vocab(with_added_tokens=True).values())
 
-    def num_other(self, other: "Tokenizer") -> int:
+    def num_other(self, other: Tokenizer) -> int:
         """Number of tokens that one of two tokenizers does not have, or has under another id."""
         ours, theirs = (one._backend.get_vocab(with_added_tokens=True) for one in (self, other))
         return len({token for token, _ in ours.items() ^ theirs.items()})

@@ -60,8 +60,8 @@ def draft_lengths(
 ) -> list[int]:
     """The numbers of drafted tokens with which a step of `num_rows` sequences yields most tokens per second.
 
-    `shares`: for each draft, the chances of its tokens to be accepted if those before were. `made_s`: for each
-    draft, the seconds that it takes to make one of its tokens; none if they are made. A token pays if its
+    `shares`: for each draft, the chances of its tokens to be accepted if those before were. `made_s`: for
+    each draft, the seconds that one of its tokens takes to make; none if all are made. A token pays if its
     chance is more than what the step yields in the time that it costs; zeros, if the whole does not.
     """
     chances = [list(accumulate(draft, mul)) for draft in shares]

@@ -65,8 +65,7 @@ class DraftModel(Protocol):
 
 @dataclass(slots=True)
 class _Draft:
-    """Tokens that may follow a sequence, and their kinds. The draft model is to make those that have only a kind.
-    """
+    """Tokens that may follow a sequence, and their kinds. A draft model makes those with a kind alone."""
 
     tokens: Seq[int] = ()
     kinds: Seq[int] = ()
@@ -88,7 +87,7 @@ class _Stream:
 
 
 class Speculator:
-    """Drafts from the tokens of a sequence, from the outputs of its job, by a model, and what its grammar forces."""
+    """Drafts what a grammar forces, from a sequence's tokens, from the outputs of its job, and by a model."""
 
     def __init__(self, model: DraftModel | None = None) -> None:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
@@ -97,7 +96,7 @@ class Speculator:
         self._model = model
         self._cost: StepCost | None = None  # of the step being planned; None: not known yet
         self._row_s = 0.0  # the step's time by sequence
-        self._pass_s = 0.0  # the time of the draft model's pass by sequence
+        self._price = 0.0  # tokens without drafts in the time that the draft model needs for one
         self._attempt_s = 0.0
         self._rest = 0
         self._num_without = 0
@@ -118,20 +117,18 @@ class Speculator:
         self._make_room()
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
         able = [chunk for chunk in decoding if chunk.sequence.may_be_drafted]
-        self._predict(decoding, able)
+        shape = step_shape(decoding)
+        self._predict(shape, able)
         proposals = [(chunk, self._propose(chunk.sequence)) for chunk in able]
         proposals = [(chunk, draft) for chunk, draft in proposals if draft.kinds]
-        drafts, wanted = [], []
-        for (chunk, draft), length in zip(
-            proposals, self._lengths(step_shape(decoding), proposals), strict=True
-        ):
+        wanted = []
+        for (chunk, draft), length in zip(proposals, self._lengths(shape, proposals), strict=True):
             length = min(length, room)
             room -= length
             wanted.append((chunk.sequence, draft.tokens[:length], length))
             self._kinds[chunk.sequence] = draft.kinds
-        for (chunk, _), rows in zip(proposals, self._rows(wanted), strict=True):
-            if rows:
-                drafts.append((chunk, rows))
+        made = zip(proposals, self._rows(wanted), strict=True)
+        drafts = [(chunk, rows) for (chunk, _), rows in made if rows]
         is_tried = bool(proposals) or (self._model is not None and bool(able))
         self._num_without = 0 if drafts else self._num_without + is_tried
         if not drafts:
@@ -170,15 +167,22 @@ class Speculator:
         if self._cost is None:
             return [PROBE_TOKENS] * len(proposals)
         shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
-        made_s = [self._pass_s if draft.is_open else 0.0 for _, draft in proposals]
+        pass_s = self._pass_s([chunk for chunk, draft in proposals if draft.is_open])
+        made_s = [pass_s if draft.is_open else 0.0 for _, draft in proposals]
         return draft_lengths(shares, shape.sequences, self._cost, made_s)
 
-    def _predict(self, decoding: Seq[Chunk], able: Seq[Chunk]) -> None:
-        """Predicts the times of a step of sequences that decode, and of a draft for those that may have one."""
-        self._cost = StepCost.predict(self._times, step_shape(decoding), self._attempt_s)
-        self._row_s = self._cost.step_s / len(decoding) if self._cost is not None and decoding else 0.0
-        if self._model is not None and able:
-            self._pass_s = self._model.times.predict_s(step_shape(able)) / len(able)
+    def _predict(self, shape: StepShape, able: Seq[Chunk]) -> None:
+        """Predicts the time of a step of sequences that decode, and the price of a draft model's tokens."""
+        self._cost, self._price = StepCost.predict(self._times, shape, self._attempt_s), 0.0
+        self._row_s = self._cost.step_s / shape.sequences if self._cost is not None and able else 0.0
+        if self._row_s and self._num_without < PROBE_STEPS:
+            self._price = self._pass_s(able) / self._row_s
+
+    def _pass_s(self, chunks: Seq[Chunk]) -> float:
+        """Seconds of the draft model's pass over these sequences, by sequence."""
+        if self._model is None or not chunks:
+            return 0.0
+        return self._model.times.predict_s(step_shape(chunks)) / len(chunks)
 
     def _rows(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
         if self._model is not None:
@@ -208,8 +212,7 @@ class Speculator:
         reading takes no longer than drafts would have saved on the output so far.
         """
         acceptance, draft = self._stream(sequence).acceptance, _Draft(kinds=[BY_MODEL] * most)
-        is_probe = self._num_without >= PROBE_STEPS or not self._row_s
-        gain = _expected(draft.shares(acceptance), 0.0 if is_probe else self._pass_s / self._row_s)
+        gain = _expected(draft.shares(acceptance), self._price)
         if gain <= _expected(best.shares(acceptance)):
             return best
         num_unread = model.num_unread(sequence)

@@ -96,9 +96,7 @@ class Decoders(GeneratorKind):
         draft = settings.engine_draft_model
         if draft is not None:
             draft = str(directory_of(draft, may_download=settings.model_downloads))
-        return replace(
-            engine_config(str(source.directory), settings), adapters=adapters, draft_model=draft
-        )
+        return replace(engine_config(str(source.directory), settings), adapters=adapters, draft_model=draft)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Loads into a process of its own where it is the worker's only model and there are cores for two."""

@@ -29,6 +29,9 @@ class Guessing(Speculator):
     def _lengths(self, shape: Any, proposals: Any) -> list[int]:
         return [len(draft.tokens) for _, draft in proposals]
 
+    def note_attempt(self, seconds: float) -> None:
+        """Learns nothing: a slow machine would let it rest."""
+
     def _guess(self, token: int) -> int:
         return token if self._chance.random() < self._right else self._chance.randrange(VOCAB_SIZE)
 
