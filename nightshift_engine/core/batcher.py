@@ -168,7 +168,12 @@ class Batcher:
         return max(0, min(self._tokens_left, self.limits.max_num_seqs - num_rows))
 
     def reserve(self, sequence: Sequence, num_drafted: int) -> int:
-        """Allocates blocks, if they are free, for up to so many drafted tokens; returns for how many."""
+        """Allocates blocks for up to so many tokens that a draft model is to make; returns for how many.
+
+        None of a bulk row's beside interactive requests: they would wait for its passes.
+        """
+        if self._budget.is_in_force and sequence.rank > 0:
+            return 0
         return self.tables.allocate_ahead(sequence, num_drafted, self._spare_blocks)
 
     def extend(self, chunk: Chunk, draft: Seq[DraftedRow]) -> None:
@@ -178,9 +183,10 @@ class Batcher:
         """
         sequence = chunk.sequence
         count = self._budget.allow_drafted(sequence, len(draft))
-        chunk.draft = draft[: self.reserve(sequence, count)]
+        count = self.tables.allocate_ahead(sequence, count, self._spare_blocks)
+        chunk.draft = draft[:count]
         if self._turns[sequence.rank].num_flows > 1:
-            self._turns[sequence.rank].serve(sequence.flow, len(chunk.draft))
+            self._turns[sequence.rank].serve(sequence.flow, count)
 
     def accept(self, sequence: Sequence) -> None:
         """Notes that a sequence's newest token was drafted, so that the step just settled has computed it."""

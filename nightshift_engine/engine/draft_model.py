@@ -104,7 +104,8 @@ class DraftModel:
         rows = drafted_rows(drafted.known, [token], drafted.rows)
         drafted.rows += rows
         drafted.token_ids.append(token)
-        return len(rows) > 0 and len(drafted.rows) < drafted.length
+        is_end = token in self._eos_token_ids and not drafted.known.sampling.ignore_eos
+        return len(rows) > 0 and len(drafted.rows) < drafted.length and not is_end
 
 
 class _Drafted(Sequence):

@@ -72,8 +72,10 @@ class Watched:
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self.passes: list[int] = []
+        self.ids: set[str] = set()
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        self.ids |= {chunk.sequence.known.id for chunk in chunks}  # type: ignore[attr-defined]
         self.passes.append(sum(chunk.num_tokens for chunk in chunks))
         logits: Tensor = self._runner.forward(chunks, promised)
         return logits
@@ -213,6 +215,19 @@ def test_a_long_prompt_is_read_over_several_steps(llama: Path, monkeypatch: pyte
 
     assert max(runner.passes) == 8
     assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens > 0
+
+
+def test_beside_interactive_requests_it_drafts_for_no_bulk_row(llama: Path) -> None:
+    engine = with_model(llama, llama)
+    runner = watched(engine)
+    complete(engine, Request("first", [1], greedy(60), priority="interactive"))  # steps have been measured
+    runner.ids.clear()
+    engine.add(Request("interactive", [2], greedy(100), priority="interactive"))
+    engine.add(Request("bulk", [3], greedy(100), priority="background"))
+    for _ in range(6):
+        engine.step()
+
+    assert runner.ids == {"interactive"}
 
 
 def test_logits_that_are_not_finite_draft_nothing(llama: Path) -> None:
