@@ -135,7 +135,7 @@ def with_draft(directory: Path, work: str) -> tuple[Path, Path]:
     target = MODELS_DIRECTORY / f"{directory.name}-{work}"
     draft = target.with_name(f"{target.name}-draft")
     if not (draft / "config.json").exists():
-        from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         model = AutoModelForCausalLM.from_pretrained(copying(directory), dtype="auto")
         other = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
@@ -147,7 +147,7 @@ def with_draft(directory: Path, work: str) -> tuple[Path, Path]:
                 copied.weight.data = LAYERS_WEIGHT[work] * weighed.weight.data
         model.save_pretrained(target)
         smaller = type(model.config)(**model.config.to_dict() | DRAFT_SHAPE)
-        copy_on(LlamaForCausalLM(smaller).to(model.dtype)).save_pretrained(draft)
+        copy_on(AutoModelForCausalLM.from_config(smaller, dtype=model.dtype)).save_pretrained(draft)
         for path in (target, draft):
             AutoTokenizer.from_pretrained(directory).save_pretrained(path)
     return target, draft

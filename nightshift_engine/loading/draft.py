@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ..checkpoint.kinds import DECODER, read_checkpoint, require_kind
 from ..core.config import EngineConfig
-from ..core.kv_groups import KvGroups
 from ..errors import EngineError, InvalidConfig
 from ..text.tokenizer import Tokenizer
 
@@ -43,13 +42,6 @@ def check_draft(config: EngineConfig, tokenizer: Tokenizer) -> None:
         if num_other := tokenizer.num_other(Tokenizer.load(draft)):
             whose = f"that of {config.model!r} with {tokenizer.num_tokens}"
             raise InvalidConfig(f"{num_other} tokens of its tokenizer are not, or have other ids, in {whose}")
-
-
-def check_windows(groups: KvGroups) -> None:
-    """Raises `InvalidConfig` if the model gives all blocks back as its windows pass them."""
-    if groups.windows[0] is not None:
-        what = f"see {groups.windows[0]} tokens, and a draft model needs the blocks of all"
-        raise InvalidConfig(f"all layers of the model {what}")
 
 
 @contextmanager

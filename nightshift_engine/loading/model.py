@@ -38,7 +38,7 @@ from . import weights
 from .adapters import Adapters, load_adapters
 from .context import context_length
 from .device_limits import measure_limits, read_work
-from .draft import check_draft, check_windows, draft_config, naming_draft
+from .draft import check_draft, draft_config, naming_draft
 from .ranks.checks import cannot_be_split, settle
 from .ranks.processes import Ranks
 from .ranks.reading import load_rows
@@ -112,7 +112,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
     check_draft(config, tokenizer)
     model = load_part(config, tokenizer, device, times=times)
     with naming_draft(config):
-        check_windows(model.groups)
+        if (window := model.groups.windows[0]) is not None:
+            raise InvalidConfig(f"it needs blocks of all tokens, and all layers of the model see {window}")
         draft = load_part(draft_config(config, model.facts.context_length), tokenizer, device)
     return replace(model, draft=replace(draft, windows={}))
 

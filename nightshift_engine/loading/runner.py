@@ -66,19 +66,14 @@ def make_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, i
 
 def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, int]:
     """The runner of this process's part of a model, and the blocks that fit here and on the other ranks."""
-    config, device = model.config, model.device
+    facts, config, device, groups = model.facts, model.config, model.device, model.groups
     memory = memory or DeviceMemory.measure(device, config.gpu_memory_utilization)
     draft, step_bytes, token_bytes = model.draft, model.step_bytes, 0
     if draft is not None:
         step_bytes += draft.step_bytes
         token_bytes = sum(shape.bytes_per_token(draft.kv_dtype) for shape in draft.shapes.values())
     num_blocks = num_blocks_for(
-        config,
-        model.shapes,
-        model.groups,
-        model.facts.context_length,
-        model.kv_dtype,
-        memory,
+        *(config, model.shapes, groups, facts.context_length, model.kv_dtype, memory),
         step_bytes,
         token_bytes,
     )

@@ -116,8 +116,7 @@ class Speculator:
             return []
         self._make_room()
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
-        able = [chunk for chunk in decoding if chunk.sequence.may_be_drafted]
-        shape = step_shape(decoding)
+        able, shape = [chunk for chunk in decoding if chunk.sequence.may_be_drafted], step_shape(decoding)
         self._predict(shape, able)
         proposals = [(chunk, self._propose(chunk.sequence)) for chunk in able]
         proposals = [(chunk, draft) for chunk, draft in proposals if draft.kinds]

@@ -17,10 +17,12 @@ from nightshift_engine.core.steps import Chunk
 from nightshift_engine.engine import draft_model as module
 from nightshift_engine.engine.draft_model import DraftModel
 from nightshift_engine.errors import InvalidConfig
+from tests.unit.engine.loading.test_model_families import LATENT
 from tests.unit.engine.running.carrying import resumed, save
 from tests.unit.engine.running.guessing import speculating, with_fixed_cost
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.engine.running.test_speculation import with_logprobs
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     VOCAB_SIZE,
     byte_tokenizer,
@@ -33,6 +35,7 @@ from tests.unit.engine.tiny.decoders import (
     save_model,
 )
 from tests.unit.engine.tiny.encoders import save_checkpoint, tiny_bert
+from tests.unit.engine.tiny.narrow import FORMATS, save_narrow
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +174,21 @@ def test_a_resumed_request_goes_on_as_without_drafts(llama: Path, partly: Path) 
     assert [result(completions[request.id]) for request in requests] == [result(answer) for answer in plain]
 
 
-def test_another_architecture_drafts_for_layers_with_windows_and_without(tmp_path: Path) -> None:
+def save_other(directory: Path, family: str) -> Path:
+    """A draft model of another architecture than that of the model."""
+    if family == "gptq":
+        return save_narrow(directory, FORMATS[family])
+    if family == "deepseek_v3":
+        return save_model(directory, family, **LATENT)
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    return save_model(directory, family, num_hidden_layers=1, sliding_window=8, **experts)
+
+
+@pytest.mark.parametrize("family", mostly_exhaustive(["mixtral", "deepseek_v3", "gptq"], default=["mixtral"]))
+def test_another_architecture_drafts_for_layers_with_windows_and_without(family: str, tmp_path: Path) -> None:
     facts = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8, "num_hidden_layers": 4}
     directory = save_model(tmp_path / "gemma2", "gemma2", **facts)
-    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
-    draft = save_model(tmp_path / "mixtral", "mixtral", num_hidden_layers=1, sliding_window=8, **experts)
+    draft = save_other(tmp_path / "draft", family)
     requests = [Request(f"{n}", [n, *range(20 * n, 20 * n + 15)], greedy(40)) for n in range(4)]
     engine = with_model(directory, draft, num_kv_blocks=60)
     answers = complete(engine, *requests)
@@ -280,7 +293,7 @@ def test_what_cannot_draft_is_refused_by_name(llama: Path, tmp_path: Path) -> No
     short = save_model(tmp_path / "short", max_position_embeddings=64)
     assert "max_model_len 128 exceeds the model's context of 64" in refusal(llama, short)
     windowed = save_model(tmp_path / "windowed", "mistral", sliding_window=8)
-    assert "all layers of the model see 8 tokens" in refusal(windowed, llama)
+    assert "all layers of the model see 8" in refusal(windowed, llama)
     encoder = save_checkpoint(tmp_path / "encoder", tiny_bert())
     assert "it was asked for as a model that generates text" in refusal(llama, encoder)
     assert "cannot load model" in refusal(llama, tmp_path / "absent")
