@@ -96,7 +96,8 @@ class Speculator:
         self._model = model
         self._cost: StepCost | None = None  # of the step being planned; None: not known yet
         self._row_s = 0.0  # the step's time by sequence
-        self._price = 0.0  # tokens without drafts in the time that the draft model needs for one
+        self._row_more_s = 0.0  # the time that a drafted token may cost besides, as a sequence does
+        self._price = 0.0  # tokens without drafts in the time that one by the draft model costs
         self._attempt_s = 0.0
         self._rest = 0
         self._num_without = 0
@@ -166,16 +167,21 @@ class Speculator:
         if self._cost is None:
             return [PROBE_TOKENS] * len(proposals)
         shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
-        pass_s = self._pass_s([chunk for chunk, draft in proposals if draft.is_open])
-        made_s = [pass_s if draft.is_open else 0.0 for _, draft in proposals]
+        open_s = self._row_more_s + self._pass_s([chunk for chunk, draft in proposals if draft.is_open])
+        made_s = [open_s if draft.is_open else 0.0 for _, draft in proposals]
         return draft_lengths(shares, shape.sequences, self._cost, made_s)
 
     def _predict(self, shape: StepShape, able: Seq[Chunk]) -> None:
         """Predicts the time of a step of sequences that decode, and the price of a draft model's tokens."""
-        self._cost, self._price = StepCost.predict(self._times, shape, self._attempt_s), 0.0
-        self._row_s = self._cost.step_s / shape.sequences if self._cost is not None and able else 0.0
-        if self._row_s and self._num_without < PROBE_STEPS:
-            self._price = self._pass_s(able) / self._row_s
+        self._cost = StepCost.predict(self._times, shape, self._attempt_s)
+        self._row_s = self._row_more_s = self._price = 0.0
+        if self._cost is None or not able:
+            return
+        self._row_s = self._cost.step_s / shape.sequences
+        # Without drafts a step has as many tokens as sequences: its time does not tell which of them cost.
+        self._row_more_s = self._times.predict_s(shape + StepShape(sequences=1)) - self._cost.step_s
+        if self._num_without < PROBE_STEPS:
+            self._price = (self._cost.token_s + self._row_more_s + self._pass_s(able)) / self._row_s
 
     def _pass_s(self, chunks: Seq[Chunk]) -> float:
         """Seconds of the draft model's pass over these sequences, by sequence."""

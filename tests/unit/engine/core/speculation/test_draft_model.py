@@ -54,6 +54,14 @@ def test_it_drafts_where_nothing_else_does_and_as_long_as_a_pass_is_worth_its_ti
     assert drafted(with_model(0.02), a_sequence("a", PROMPT)) == {}
 
 
+def test_it_does_not_draft_where_steps_take_as_long_as_they_have_sequences() -> None:
+    speculator = Speculator(FakeModel(0.0))
+    for number in range(50):
+        speculator.observe(StepShape(rows := 1 + number % 20, 0, rows), 0.001 * rows)
+
+    assert drafted(speculator, *(a_sequence(f"{n}", PROMPT) for n in range(16)), room=1000) == {}
+
+
 def test_a_copy_is_drafted_without_it_unless_less_is_expected() -> None:
     sequence = a_sequence("a", COPIED)
 
