@@ -48,7 +48,8 @@ class StepTimeModel:
     coefficients never negative, as more work never takes less time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sweeps: int = SWEEPS) -> None:
+        self._sweeps = sweeps
         self.coefficients = [0.0] * len(UNITS)  # seconds per unit
         self._moments = [[0.0] * len(UNITS) for _ in UNITS]  # sum of weighted x xᵀ
         self._targets = [0.0] * len(UNITS)  # sum of weighted x · seconds
@@ -109,7 +110,7 @@ class StepTimeModel:
         """Non-negative least squares by coordinate descent on the normal equations."""
         now, moments = self.coefficients, self._moments
         before = list(now)
-        for _ in range(SWEEPS):
+        for _ in range(self._sweeps):
             for index, row in enumerate(moments):
                 others = sum(a * b for a, b in zip(row, now, strict=True)) - row[index] * now[index]
                 pull = RIDGE * row[index] + RIDGE

@@ -27,6 +27,8 @@ TIME_SHARE_MAX = 0.01
 REST_STEPS_MAX = 256
 LEARNED_AT_ONCE_MAX = 32
 """Tokens of one output that its job learns in one step, the last ones: or a rest would save nothing."""
+SWEEPS = 16
+"""Sweeps of the fit: while a batch stays the same, few steps with drafts have to tell what a token costs."""
 PROBE_STEPS = 256
 """Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
 PROBE_TOKENS = 4
@@ -92,7 +94,7 @@ class Speculator:
     def __init__(self, model: DraftModel | None = None) -> None:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._streams: OrderedDict[tuple[str, str | None], _Stream] = OrderedDict()  # the last used last
-        self._times = StepTimeModel()
+        self._times = StepTimeModel(SWEEPS)
         self._model = model
         self._cost: StepCost | None = None  # of the step being planned; None: not known yet
         self._row_s = 0.0  # the step's time by sequence
@@ -178,10 +180,12 @@ class Speculator:
         if self._cost is None or not able:
             return
         self._row_s = self._cost.step_s / shape.sequences
-        # Without drafts a step has as many tokens as sequences: its time does not tell which of them cost.
-        self._row_more_s = self._times.predict_s(shape + StepShape(sequences=1)) - self._cost.step_s
+        # Without drafts tokens, KV and sequences grow alike: times of steps do not tell which of them cost.
+        one_more = StepShape(1, shape.kv_tokens // shape.sequences, 1)
+        sequence_s = self._times.predict_s(shape + one_more) - self._cost.step_s
+        self._row_more_s = sequence_s - self._cost.token_s
         if self._num_without < PROBE_STEPS:
-            self._price = (self._cost.token_s + self._row_more_s + self._pass_s(able)) / self._row_s
+            self._price = (sequence_s + self._pass_s(able)) / self._row_s
 
     def _pass_s(self, chunks: Seq[Chunk]) -> float:
         """Seconds of the draft model's pass over these sequences, by sequence."""
