@@ -8,9 +8,9 @@ what it costs otherwise. In `mislead` the prompt has the text's threes of tokens
 followed by a wrong token. `json` follows a schema whose names are long. `own` has nothing to copy. Engines
 without drafts and with them, over one model, take a step in turns: what disturbs one disturbs both.
 
-In `agreeing` and `differing` a draft model of a ninth of medium's weights drafts where nothing is to copy.
-The model's layers make it choose another token seldom or mostly, as they were weighed: the share accepted
-is made, and only the gain that follows from it is measured.
+In `agreeing` and `differing` both engines draft, one of them with a draft model, where nothing is to copy.
+The model is that of `copy`; the draft model answers as it does but for one token of `WRONG_EVERY`, or at
+random. So the share accepted is made, and what is measured is the gain at that share.
 """
 
 from __future__ import annotations
@@ -33,32 +33,22 @@ if TYPE_CHECKING:
     from nightshift_engine.models import LoadedModel
 
 FLAW_EVERY: Final = 16
+WRONG_EVERY: Final = 6
 PROMPT_TOKENS: Final = 384
 OUTPUT_TOKENS: Final = 128
 WARM_UP: Final = 4
 """Requests that run before the clock starts, with prompts of their own."""
 KV_BLOCKS: Final = 4096
-DRAFT_SHAPE: Final = {
-    "hidden_size": 192,
-    "intermediate_size": 640,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 1,
-    "layer_types": None,
-}
-LAYERS_WEIGHT: Final = {"agreeing": 0.65, "differing": 1.0}
 NAMES: Final = ("identification_number", "classification_of_goods", "recommended_delivery_date")
 
 
 class Timed:
     """An engine, the seconds of its steps, and its outputs."""
 
-    def __init__(self, model: LoadedModel, speculation: str) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         from nightshift_engine import Engine
 
-        drafts: dict[str, Any] = {} if speculation == "auto" else {"draft_model": None}
-        config = replace(model.config, speculation=speculation, **drafts)
-        self.engine = Engine.over(replace(model, config=config, draft=model.draft if not drafts else None))
+        self.engine = Engine.over(model)
         self.seconds = 0.0
         self.outputs: dict[str, list[int]] = {}
 
@@ -91,18 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("work, sequences: tokens/s without and with drafts (ratio), share accepted, steps without and with")
     for work in chosen.works:
         directory = ensure(chosen.model, chosen.dtype)
-        if work in LAYERS_WEIGHT:
-            model = load(*with_draft(directory, work))
-        else:
-            model = load(directory if work == "own" else copying(directory))
+        draft = None
+        if work in ("agreeing", "differing"):
+            draft = ensure("draft", chosen.dtype)
+            draft = copying(draft, WRONG_EVERY) if work == "agreeing" else draft
+        model = load(directory if work == "own" else copying(directory), draft)
         for batch in chosen.batches:
             requests = WORKS[work](model, batch + WARM_UP)
             print(f"{work}, {batch}: {compared(model, requests)}", flush=True)
 
 
 def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
-    """Tokens per second without drafts and with them; the last `WARM_UP` requests run before."""
-    plain, drafting = Timed(model, "off"), Timed(model, "auto")
+    """Tokens per second without drafts (or draft model) and with; the last `WARM_UP` requests run before."""
+    without: dict[str, Any] = {"speculation": "off"} if model.draft is None else {"draft_model": None}
+    plain = Timed(replace(model, config=replace(model.config, **without), draft=None))
+    drafting = Timed(model)
     for batch in (requests[-WARM_UP:], requests[:-WARM_UP]):
         for timed in (plain, drafting):
             timed.add(batch)
@@ -124,57 +117,33 @@ def load(directory: Path, draft: Path | None = None) -> LoadedModel:
     from nightshift_engine import EngineConfig
     from nightshift_engine.models import load_model
 
-    with_model: dict[str, Any] = {} if draft is None else {"speculation": "auto", "draft_model": str(draft)}
-    return load_model(EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, **with_model))
+    draft_model = None if draft is None else str(draft)
+    return load_model(
+        EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, speculation="auto", draft_model=draft_model)
+    )
 
 
-def with_draft(directory: Path, work: str) -> tuple[Path, Path]:
-    """A checkpoint whose layers make it choose another token than `copying` at times, and a draft model that
-    does not.
+def copying(directory: Path, wrong_every: int | None = None) -> Path:
+    """The same checkpoint with weights that make token `t` be followed by the one after it, but for one token
+    of `wrong_every`.
     """
-    target = MODELS_DIRECTORY / f"{directory.name}-{work}"
-    draft = target.with_name(f"{target.name}-draft")
-    if not (draft / "config.json").exists():
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        model = AutoModelForCausalLM.from_pretrained(copying(directory), dtype="auto")
-        other = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
-        for layer, with_weights in zip(model.model.layers, other.model.layers, strict=True):
-            for copied, weighed in (
-                (layer.self_attn.o_proj, with_weights.self_attn.o_proj),
-                (layer.mlp.down_proj, with_weights.mlp.down_proj),
-            ):
-                copied.weight.data = LAYERS_WEIGHT[work] * weighed.weight.data
-        model.save_pretrained(target)
-        smaller = type(model.config)(**model.config.to_dict() | DRAFT_SHAPE)
-        copy_on(AutoModelForCausalLM.from_config(smaller, dtype=model.dtype)).save_pretrained(draft)
-        for path in (target, draft):
-            AutoTokenizer.from_pretrained(directory).save_pretrained(path)
-    return target, draft
-
-
-def copy_on(model: Any) -> Any:
-    """A Llama with weights that make token `t` be followed by the one after it."""
-    import torch
-
-    following = torch.arange(model.config.vocab_size)
-    following[NUM_SPECIAL_TOKENS:] = following[NUM_SPECIAL_TOKENS:].roll(-1)
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-        model.lm_head.weight[following] = model.model.embed_tokens.weight
-    return model
-
-
-def copying(directory: Path) -> Path:
-    """The same checkpoint with weights that make token `t` be followed by the one after it."""
-    target = MODELS_DIRECTORY / f"{directory.name}-copying"
+    target = MODELS_DIRECTORY / f"{directory.name}-copying{wrong_every or ''}"
     if not (target / "config.json").exists():
+        import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        copy_on(AutoModelForCausalLM.from_pretrained(directory, dtype="auto")).save_pretrained(target)
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
+        following = torch.arange(model.config.vocab_size)
+        following[NUM_SPECIAL_TOKENS:] = following[NUM_SPECIAL_TOKENS:].roll(-1)
+        if wrong_every is not None:
+            following[::wrong_every] = following[::wrong_every].roll(-1)
+        with torch.no_grad():
+            for layer in model.model.layers:
+                layer.self_attn.o_proj.weight.zero_()
+                layer.mlp.down_proj.weight.zero_()
+            model.lm_head.weight[following] = model.model.embed_tokens.weight
         AutoTokenizer.from_pretrained(directory).save_pretrained(target)
+        model.save_pretrained(target)
     return target
 
 

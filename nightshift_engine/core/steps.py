@@ -48,8 +48,7 @@ class StepTimeModel:
     coefficients never negative, as more work never takes less time.
     """
 
-    def __init__(self, sweeps: int = SWEEPS) -> None:
-        self._sweeps = sweeps
+    def __init__(self) -> None:
         self.coefficients = [0.0] * len(UNITS)  # seconds per unit
         self._moments = [[0.0] * len(UNITS) for _ in UNITS]  # sum of weighted x xᵀ
         self._targets = [0.0] * len(UNITS)  # sum of weighted x · seconds
@@ -110,7 +109,7 @@ class StepTimeModel:
         """Non-negative least squares by coordinate descent on the normal equations."""
         now, moments = self.coefficients, self._moments
         before = list(now)
-        for _ in range(self._sweeps):
+        for _ in range(SWEEPS):
             for index, row in enumerate(moments):
                 others = sum(a * b for a, b in zip(row, now, strict=True)) - row[index] * now[index]
                 pull = RIDGE * row[index] + RIDGE

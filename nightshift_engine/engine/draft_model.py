@@ -46,7 +46,8 @@ class DraftModel:
 
         One with too many unread tokens for this step gets those given.
         """
-        drafts, chunks, room = [], [], READ_TOKENS_MAX
+        drafts, chunks, room = [], [], min(READ_TOKENS_MAX, self._batcher.tokens_left)
+        self.seconds = 0.0
         for sequence, tokens, length in wanted:
             rows = drafted_rows(sequence, tokens)
             drafts.append(rows)

@@ -28,16 +28,14 @@ class Drafting:
 
     def draft(self, chunks: list[Chunk], settled_s: float) -> None:
         """Adds drafted tokens to the chunks of a step just planned. The last step ended at `settled_s`."""
-        is_due, begun_s, model_s = self.is_due, time.perf_counter(), self.speculator.model_s
+        is_due, begun_s = self.is_due, time.perf_counter()
         for chunk, draft in self.speculator.draft(chunks, self._batcher.room_for_drafts(chunks)):
             self._batcher.extend(chunk, draft)
         if is_due:
             now_s = time.perf_counter()
             # Where steps overlap, the device waits since the last one, if there was one just now.
-            # A draft model's passes are counted by themselves.
-            model_s = self.speculator.model_s - model_s
-            idle_s = now_s - settled_s - model_s if self._overlaps else 0.0
-            self.speculator.note_attempt(idle_s if 0.0 < idle_s < PAUSE_S_MAX else now_s - begun_s - model_s)
+            idle_s = now_s - settled_s if self._overlaps else 0.0
+            self.speculator.note_attempt(idle_s if 0.0 < idle_s < PAUSE_S_MAX else now_s - begun_s)
 
     def verify(self, chunk: Chunk, tokens: Seq[int | None], take: Callable[[int], bool]) -> None:
         """Takes the tokens sampled for a chunk as long as each is the one drafted there.

@@ -6,7 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from typing import Protocol
 
 from ..sequence import Sequence
@@ -27,8 +27,9 @@ TIME_SHARE_MAX = 0.01
 REST_STEPS_MAX = 256
 LEARNED_AT_ONCE_MAX = 32
 """Tokens of one output that its job learns in one step, the last ones: or a rest would save nothing."""
-SWEEPS = 16
-"""Sweeps of the fit: while a batch stays the same, few steps with drafts have to tell what a token costs."""
+MODEL_SEQUENCES_MAX = 4
+"""Most sequences of a step in which a draft model drafts. With more a drafted token costs about what a
+sequence does, and its passes come to nothing."""
 PROBE_STEPS = 256
 """Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
 PROBE_TOKENS = 4
@@ -56,7 +57,7 @@ class DraftModel(Protocol):
     times: StepTimeModel
     """Times of its passes."""
     seconds: float
-    """Seconds of all its passes so far."""
+    """Seconds of its passes for the drafts asked for last."""
 
     def num_unread(self, sequence: Sequence) -> int:
         """Known tokens that it has to read before it drafts."""
@@ -71,10 +72,6 @@ class _Draft:
 
     tokens: Seq[int] = ()
     kinds: Seq[int] = ()
-
-    @property
-    def is_open(self) -> bool:
-        return len(self.tokens) < len(self.kinds)
 
     def shares(self, acceptance: Acceptance) -> list[float]:
         return [acceptance.shares[kind] for kind in self.kinds]
@@ -94,12 +91,12 @@ class Speculator:
     def __init__(self, model: DraftModel | None = None) -> None:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._streams: OrderedDict[tuple[str, str | None], _Stream] = OrderedDict()  # the last used last
-        self._times = StepTimeModel(SWEEPS)
+        self._times = StepTimeModel()
         self._model = model
-        self._cost: StepCost | None = None  # of the step being planned; None: not known yet
-        self._row_s = 0.0  # the step's time by sequence
-        self._row_more_s = 0.0  # the time that a drafted token may cost besides, as a sequence does
-        self._price = 0.0  # tokens without drafts in the time that one by the draft model costs
+        self._active: DraftModel | None = None  # in the step being planned
+        self._cost: StepCost | None = None  # of that step; None: not known yet
+        self._row_s = 0.0  # its time by sequence
+        self._price = 0.0  # tokens without drafts in the time that the draft model needs for one
         self._attempt_s = 0.0
         self._rest = 0
         self._num_without = 0
@@ -118,6 +115,7 @@ class Speculator:
             self._rest -= 1
             return []
         self._make_room()
+        self._active = self._model if len(chunks) <= MODEL_SEQUENCES_MAX else None
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
         able, shape = [chunk for chunk in decoding if chunk.sequence.may_be_drafted], step_shape(decoding)
         self._predict(shape, able)
@@ -131,20 +129,16 @@ class Speculator:
             self._kinds[chunk.sequence] = draft.kinds
         made = zip(proposals, self._rows(wanted), strict=True)
         drafts = [(chunk, rows) for (chunk, _), rows in made if rows]
-        is_tried = bool(proposals) or (self._model is not None and bool(able))
-        self._num_without = 0 if drafts else self._num_without + is_tried
+        self._num_without = 0 if drafts else self._num_without + bool(able if self._active else proposals)
         if not drafts:
             step_s = self._times.predict_s(step_shape(chunks))
             self._rest = steps_to_rest(self._attempt_s, step_s, TIME_SHARE_MAX, REST_STEPS_MAX)
         return drafts
 
-    @property
-    def model_s(self) -> float:
-        """Seconds that the draft model has computed so far."""
-        return 0.0 if self._model is None else self._model.seconds
-
     def note_attempt(self, seconds: float) -> None:
         """Learns what it takes to draft for a step, with what the device waited for it."""
+        if self._active is not None:
+            seconds -= self._active.seconds  # counted by token
         self._attempt_s += 0.1 * (seconds - self._attempt_s)
 
     def observe(self, shape: StepShape, seconds: float) -> None:
@@ -169,33 +163,26 @@ class Speculator:
         if self._cost is None:
             return [PROBE_TOKENS] * len(proposals)
         shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
-        open_s = self._row_more_s + self._pass_s([chunk for chunk, draft in proposals if draft.is_open])
-        made_s = [open_s if draft.is_open else 0.0 for _, draft in proposals]
-        return draft_lengths(shares, shape.sequences, self._cost, made_s)
+        opens = [len(draft.tokens) < len(draft.kinds) for _, draft in proposals]
+        pass_s = self._pass_s([chunk for chunk, _ in compress(proposals, opens)])
+        return draft_lengths(shares, shape.sequences, self._cost, [pass_s * is_open for is_open in opens])
 
     def _predict(self, shape: StepShape, able: Seq[Chunk]) -> None:
         """Predicts the time of a step of sequences that decode, and the price of a draft model's tokens."""
-        self._cost = StepCost.predict(self._times, shape, self._attempt_s)
-        self._row_s = self._row_more_s = self._price = 0.0
-        if self._cost is None or not able:
-            return
-        self._row_s = self._cost.step_s / shape.sequences
-        # Without drafts tokens, KV and sequences grow alike: times of steps do not tell which of them cost.
-        one_more = StepShape(1, shape.kv_tokens // shape.sequences, 1)
-        sequence_s = self._times.predict_s(shape + one_more) - self._cost.step_s
-        self._row_more_s = sequence_s - self._cost.token_s
-        if self._num_without < PROBE_STEPS:
-            self._price = (sequence_s + self._pass_s(able)) / self._row_s
+        self._cost, self._price = StepCost.predict(self._times, shape, self._attempt_s), 0.0
+        self._row_s = self._cost.step_s / shape.sequences if self._cost is not None and able else 0.0
+        if self._row_s and self._num_without < PROBE_STEPS:
+            self._price = self._pass_s(able) / self._row_s
 
     def _pass_s(self, chunks: Seq[Chunk]) -> float:
         """Seconds of the draft model's pass over these sequences, by sequence."""
-        if self._model is None or not chunks:
+        if self._active is None or not chunks:
             return 0.0
-        return self._model.times.predict_s(step_shape(chunks)) / len(chunks)
+        return self._active.times.predict_s(step_shape(chunks)) / len(chunks)
 
     def _rows(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
-        if self._model is not None:
-            return self._model.draft(wanted)
+        if self._active is not None:
+            return self._active.draft(wanted)
         return [drafted_rows(sequence, tokens) for sequence, tokens, _ in wanted]
 
     def _propose(self, sequence: Sequence) -> _Draft:
@@ -212,8 +199,8 @@ class Speculator:
         if sequence.group is not None:
             drafts.append(_of_job(stream.outputs, tokens, most))
         best = max(drafts, key=lambda draft: _expected(draft.shares(stream.acceptance)))
-        if self._model is not None:
-            best = self._or_by_model(self._model, sequence, best, most)
+        if self._active is not None:
+            best = self._or_by_model(self._active, sequence, best, most)
         return _Draft([*forced, *best.tokens], [*[FORCED] * len(forced), *best.kinds])
 
     def _or_by_model(self, model: DraftModel, sequence: Sequence, best: _Draft, most: int) -> _Draft:

@@ -12,9 +12,13 @@ from transformers import AutoModelForCausalLM
 
 from nightshift_engine import Completion, Engine, Grammar, Request, SamplingParams
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.speculation.speculator import BY_MODEL, Speculator, _Draft
+from nightshift_engine.core.speculation.speculator import (
+    BY_MODEL,
+    MODEL_SEQUENCES_MAX,
+    Speculator,
+    _Draft,
+)
 from nightshift_engine.core.steps import Chunk
-from nightshift_engine.engine import draft_model as module
 from nightshift_engine.engine.draft_model import DraftModel
 from nightshift_engine.errors import InvalidConfig
 from tests.unit.engine.loading.test_model_families import LATENT
@@ -212,6 +216,25 @@ def test_a_prefix_that_it_has_read_is_not_read_again(llama: Path) -> None:
     assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens
 
 
+def test_it_makes_no_pass_for_many_and_reads_up_for_those_that_are_left(llama: Path) -> None:
+    engine = with_model(llama, llama)
+    runner = watched(engine)
+    limit = MODEL_SEQUENCES_MAX
+    requests = [Request(f"{n}", [n] * 9, greedy(60 if n < limit else 20)) for n in range(limit + 1)]
+    for request in requests:
+        engine.add(request)
+    completions: dict[str, Completion] = {}
+    while engine.stats().running > limit or not completions:
+        assert runner.passes == []
+        collect(completions, engine.step())
+    while engine.has_work:
+        collect(completions, engine.step())
+
+    plain = complete(make_engine(llama), *requests)
+    assert [result(completions[request.id]) for request in requests] == [result(answer) for answer in plain]
+    assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens > 0
+
+
 def test_what_others_wrote_into_its_blocks_is_read_anew(llama: Path) -> None:
     engine = with_model(llama, llama, num_kv_blocks=24, max_num_seqs=8)
     requests = [Request(f"{n}", [n] * 20, greedy(20)) for n in range(4)]
@@ -220,13 +243,12 @@ def test_what_others_wrote_into_its_blocks_is_read_anew(llama: Path) -> None:
     assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens > 0
 
 
-def test_a_long_prompt_is_read_over_several_steps(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_TOKENS_MAX", 8)
-    engine = with_model(llama, llama)
+def test_a_long_prompt_is_read_over_several_steps_of_which_none_exceeds_its_tokens(llama: Path) -> None:
+    engine = with_model(llama, llama, max_num_batched_tokens=16)
     runner = watched(engine)
     complete(engine, Request("a", list(range(60)), greedy(40)))
 
-    assert max(runner.passes) == 8
+    assert max(runner.passes) == 15
     assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens > 0
 
 

@@ -220,6 +220,18 @@ def test_a_draft_model_is_loaded_beside_its_model() -> None:
     assert stats.num_accepted_tokens > 0
 
 
+def test_each_of_n_answers_is_as_without_a_draft_model() -> None:
+    answers, drawn = [], {"n": 3, "temperature": 2.0, "seed": 5, "max_tokens": 16}
+    for settings in ({}, {"engine_speculation": "auto", "engine_draft_model": str(DEMO)}):
+        with started(DEMO, **settings) as models:
+            answers.append(chat(models, "48213", **drawn).wait().body)
+            stats = models.get(DEMO_MODEL_ID)._engine.stats()  # type: ignore[attr-defined]
+
+    assert answers[0] == answers[1]
+    assert len({choice["message"]["content"] for choice in answers[0]["choices"]}) > 1
+    assert stats.num_accepted_tokens > 0
+
+
 @pytest.mark.parametrize(
     ("speculation", "draft", "reason"),
     [

@@ -6,7 +6,12 @@ import pytest
 
 from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.core.speculation.rows import DraftedRow, drafted_rows
-from nightshift_engine.core.speculation.speculator import DRAFT_TOKENS_MAX, PROBE_STEPS, Speculator
+from nightshift_engine.core.speculation.speculator import (
+    DRAFT_TOKENS_MAX,
+    MODEL_SEQUENCES_MAX,
+    PROBE_STEPS,
+    Speculator,
+)
 from nightshift_engine.core.steps import StepShape, StepTimeModel
 from tests.unit.engine.core.speculation.test_speculator import COPIED, PROMPT, a_sequence, drafted, measured
 
@@ -19,6 +24,7 @@ class FakeModel:
 
     def __init__(self, pass_s: float, num_unread: int = 1) -> None:
         self.times, self.seconds, self.unread = StepTimeModel(), 0.0, num_unread
+        self.num_asked = 0
         for tokens in range(1, 40):
             self.times.observe(StepShape(tokens, 0, 1 + tokens % 3), pass_s + 0.0001 * tokens)
 
@@ -26,6 +32,7 @@ class FakeModel:
         return self.unread
 
     def draft(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
+        self.num_asked += 1
         return [
             drafted_rows(sequence, [*tokens, *[MADE] * (length - len(tokens))])
             for sequence, tokens, length in wanted
@@ -54,13 +61,23 @@ def test_it_drafts_where_nothing_else_does_and_as_long_as_a_pass_is_worth_its_ti
     assert drafted(with_model(0.02), a_sequence("a", PROMPT)) == {}
 
 
-def test_it_does_not_draft_where_steps_take_as_long_as_they_have_sequences() -> None:
-    speculator = Speculator(FakeModel(0.0))
-    for number in range(100):
-        tokens = 16 + (number % 8 if number >= 60 else 0)  # a batch stays as it is, then drafts tell
-        speculator.observe(StepShape(tokens, len(PROMPT) * 16, 16), 0.001 * tokens)
+def test_with_more_sequences_it_is_not_even_asked_and_others_draft_as_without_it() -> None:
+    model = FakeModel(0.0)
+    speculator = measured(Speculator(model))
+    sequences = [a_sequence(f"{n}", COPIED if n else PROMPT) for n in range(MODEL_SEQUENCES_MAX + 1)]
 
-    assert drafted(speculator, *(a_sequence(f"{n}", PROMPT) for n in range(16)), room=1000) == {}
+    assert drafted(speculator, *sequences) == drafted(measured(Speculator()), *sequences) != {}
+    assert model.num_asked == 0
+    assert "0" in drafted(speculator, *sequences[:-1])
+
+
+def test_what_the_passes_took_is_counted_by_token_and_no_second_time() -> None:
+    speculator, model = with_model(0.0), FakeModel(0.0)
+    speculator._model, model.seconds = model, 0.03
+    drafted(speculator, a_sequence("a", PROMPT))
+    speculator.note_attempt(0.03)
+
+    assert speculator._attempt_s == 0.0
 
 
 def test_a_copy_is_drafted_without_it_unless_less_is_expected() -> None:
