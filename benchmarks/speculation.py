@@ -81,11 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("work, sequences: tokens/s without and with drafts (ratio), share accepted, steps without and with")
     for work in chosen.works:
         directory = ensure(chosen.model, chosen.dtype)
-        draft = None
-        if work in ("agreeing", "differing"):
-            draft = ensure("draft", chosen.dtype)
-            draft = copying(draft, WRONG_EVERY) if work == "agreeing" else draft
-        model = load(directory if work == "own" else copying(directory), draft)
+        draft = ensure("draft", chosen.dtype)
+        drafts = {"agreeing": str(copying(draft, WRONG_EVERY)), "differing": str(draft)}
+        model = load(directory if work == "own" else copying(directory), drafts.get(work))
         for batch in chosen.batches:
             requests = WORKS[work](model, batch + WARM_UP)
             print(f"{work}, {batch}: {compared(model, requests)}", flush=True)
@@ -113,14 +111,12 @@ def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
     )
 
 
-def load(directory: Path, draft: Path | None = None) -> LoadedModel:
+def load(directory: Path, draft: str | None) -> LoadedModel:
     from nightshift_engine import EngineConfig
     from nightshift_engine.models import load_model
 
-    draft_model = None if draft is None else str(draft)
-    return load_model(
-        EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, speculation="auto", draft_model=draft_model)
-    )
+    config = EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, speculation="auto", draft_model=draft)
+    return load_model(config)
 
 
 def copying(directory: Path, wrong_every: int | None = None) -> Path:

@@ -118,11 +118,9 @@ class EngineConfig:
             is_split = not self.deterministic and self.weight_dtype == "auto"
             _require(is_split, "tensor_parallel_size", what, self.tensor_parallel_size)
         if self.draft_model is not None:
-            size = self.tensor_parallel_size
             _require(self.speculation == "auto", "speculation", "must be auto with a draft_model", "off")
-            _require(size == 1, "tensor_parallel_size", "must be 1 with a draft_model", size)
-        if self.adapters:
-            what = "must be 1 with adapters"
+        if self.adapters or self.draft_model is not None:
+            what = "must be 1 with adapters or a draft_model"
             _require(self.tensor_parallel_size == 1, "tensor_parallel_size", what, self.tensor_parallel_size)
             _require(
                 self.weight_dtype == "auto", "weight_dtype", "must be auto with adapters", self.weight_dtype

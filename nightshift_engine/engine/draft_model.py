@@ -12,7 +12,7 @@ from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
 from ..core.batcher import Batcher
-from ..core.sequence import SampledRow, Sequence
+from ..core.sequence import Sequence
 from ..core.speculation.rows import DraftedRow, drafted_rows
 from ..core.steps import Chunk, StepTimeModel, step_shape
 from ..loading.draft import READ_TOKENS_MAX
@@ -76,7 +76,8 @@ class DraftModel:
         if read:
             # A new one: it expects a sequence that it sampled for last to have one more token.
             sampler = Sampler(self._eos_token_ids)
-            tokens = sampler.sample(logits, [drafted.last_row for drafted in read]).tokens
+            last = [drafted.rows[-1] if drafted.rows else drafted.known for drafted in read]
+            tokens = sampler.sample(logits, last).tokens
             unfinished = [
                 drafted for drafted, token in zip(read, tokens, strict=True) if self._take(drafted, token)
             ]
@@ -122,8 +123,3 @@ class _Drafted(Sequence):
         self.tables, self.block_rows, self.block_row = known.tables[:1], known.block_rows[:1], known.block_row
         self.num_promised = self.promised_row = self.num_to_score = 0
         self.adapter_slot = -1
-
-    @property
-    def last_row(self) -> SampledRow:
-        """The state of sampling after its last token."""
-        return self.rows[-1] if self.rows else self.known

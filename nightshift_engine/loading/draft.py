@@ -40,8 +40,7 @@ def check_draft(config: EngineConfig, tokenizer: Tokenizer) -> None:
         if ours != theirs:
             raise InvalidConfig(f"it has logits for {theirs} tokens, and {config.model!r} for {ours}")
         if num_other := tokenizer.num_other(Tokenizer.load(draft)):
-            whose = f"that of {config.model!r} with {tokenizer.num_tokens}"
-            raise InvalidConfig(f"{num_other} tokens of its tokenizer are not, or have other ids, in {whose}")
+            raise InvalidConfig(f"{num_other} tokens are not, or have other ids, in one of the tokenizers")
 
 
 @contextmanager

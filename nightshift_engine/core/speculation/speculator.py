@@ -118,7 +118,11 @@ class Speculator:
         self._active = self._model if len(chunks) <= MODEL_SEQUENCES_MAX else None
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
         able, shape = [chunk for chunk in decoding if chunk.sequence.may_be_drafted], step_shape(decoding)
-        self._predict(shape, able)
+        self._cost, self._row_s, self._price = StepCost.predict(self._times, shape, self._attempt_s), 0.0, 0.0
+        if self._active is not None and self._cost is not None and able:
+            self._row_s = self._cost.step_s / shape.sequences
+            if self._num_without < PROBE_STEPS:
+                self._price = _pass_s(self._active, able) / self._row_s
         proposals = [(chunk, self._propose(chunk.sequence)) for chunk in able]
         proposals = [(chunk, draft) for chunk, draft in proposals if draft.kinds]
         wanted = []
@@ -127,8 +131,11 @@ class Speculator:
             room -= length
             wanted.append((chunk.sequence, draft.tokens[:length], length))
             self._kinds[chunk.sequence] = draft.kinds
-        made = zip(proposals, self._rows(wanted), strict=True)
-        drafts = [(chunk, rows) for (chunk, _), rows in made if rows]
+        if self._active is not None:
+            made = self._active.draft(wanted)
+        else:
+            made = [drafted_rows(sequence, tokens) for sequence, tokens, _ in wanted]
+        drafts = [(chunk, rows) for (chunk, _), rows in zip(proposals, made, strict=True) if rows]
         self._num_without = 0 if drafts else self._num_without + bool(able if self._active else proposals)
         if not drafts:
             step_s = self._times.predict_s(step_shape(chunks))
@@ -163,27 +170,12 @@ class Speculator:
         if self._cost is None:
             return [PROBE_TOKENS] * len(proposals)
         shares = [draft.shares(self._stream(chunk.sequence).acceptance) for chunk, draft in proposals]
-        opens = [len(draft.tokens) < len(draft.kinds) for _, draft in proposals]
-        pass_s = self._pass_s([chunk for chunk, _ in compress(proposals, opens)])
-        return draft_lengths(shares, shape.sequences, self._cost, [pass_s * is_open for is_open in opens])
-
-    def _predict(self, shape: StepShape, able: Seq[Chunk]) -> None:
-        """Predicts the time of a step of sequences that decode, and the price of a draft model's tokens."""
-        self._cost, self._price = StepCost.predict(self._times, shape, self._attempt_s), 0.0
-        self._row_s = self._cost.step_s / shape.sequences if self._cost is not None and able else 0.0
-        if self._row_s and self._num_without < PROBE_STEPS:
-            self._price = self._pass_s(able) / self._row_s
-
-    def _pass_s(self, chunks: Seq[Chunk]) -> float:
-        """Seconds of the draft model's pass over these sequences, by sequence."""
-        if self._active is None or not chunks:
-            return 0.0
-        return self._active.times.predict_s(step_shape(chunks)) / len(chunks)
-
-    def _rows(self, wanted: Seq[tuple[Sequence, Seq[int], int]]) -> list[list[DraftedRow]]:
+        made_s: list[float] = []
         if self._active is not None:
-            return self._active.draft(wanted)
-        return [drafted_rows(sequence, tokens) for sequence, tokens, _ in wanted]
+            opens = [len(draft.tokens) < len(draft.kinds) for _, draft in proposals]
+            pass_s = _pass_s(self._active, [chunk for chunk, _ in compress(proposals, opens)])
+            made_s = [pass_s * is_open for is_open in opens]
+        return draft_lengths(shares, shape.sequences, self._cost, made_s)
 
     def _propose(self, sequence: Sequence) -> _Draft:
         """Tokens that the grammar forces, and after them the draft of which most is expected."""
@@ -249,6 +241,11 @@ class Speculator:
 
 def _decodes(chunk: Chunk) -> bool:
     return chunk.num_tokens == 1 and chunk.is_last and not chunk.sequence.num_promised
+
+
+def _pass_s(model: DraftModel, chunks: Seq[Chunk]) -> float:
+    """Seconds of its pass over these sequences, by sequence."""
+    return model.times.predict_s(step_shape(chunks)) / max(1, len(chunks))
 
 
 def _of_own(own: OwnTokens, tokens: array[int], most: int) -> _Draft:

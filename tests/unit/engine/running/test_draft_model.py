@@ -308,7 +308,7 @@ def test_one_with_another_vocabulary_or_tokenizer_is_refused_with_the_numbers(
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.save_pretrained(renamed)
-    assert "2 tokens of its tokenizer are not, or have other ids, in that of" in refusal(llama, renamed)
+    assert "2 tokens are not, or have other ids, in one of the tokenizers" in refusal(llama, renamed)
 
 
 def test_what_cannot_draft_is_refused_by_name(llama: Path, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_what_cannot_draft_is_refused_by_name(llama: Path, tmp_path: Path) -> No
         ({"speculation": "off"}, "speculation must be auto with a draft_model, got 'off'"),
         (
             {"speculation": "auto", "tensor_parallel_size": 2},
-            "tensor_parallel_size must be 1 with a draft_model",
+            "tensor_parallel_size must be 1 with adapters or a draft_model",
         ),
     ],
 )
