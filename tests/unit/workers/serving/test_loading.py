@@ -221,8 +221,10 @@ def test_a_draft_model_is_loaded_beside_its_model() -> None:
 
 
 def test_each_of_n_answers_is_as_without_a_draft_model() -> None:
-    answers, drawn = [], {"n": 3, "temperature": 2.0, "seed": 5, "max_tokens": 16}
-    for settings in ({}, {"engine_speculation": "auto", "engine_draft_model": str(DEMO)}):
+    answers: list[Any] = []
+    drawn: dict[str, Any] = {"n": 3, "temperature": 2.0, "seed": 5, "max_tokens": 16}
+    with_model = {"engine_speculation": "auto", "engine_draft_model": str(DEMO)}
+    for settings in (dict[str, Any](), with_model):
         with started(DEMO, **settings) as models:
             answers.append(chat(models, "48213", **drawn).wait().body)
             stats = models.get(DEMO_MODEL_ID)._engine.stats()  # type: ignore[attr-defined]
