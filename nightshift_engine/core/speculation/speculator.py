@@ -28,8 +28,8 @@ REST_STEPS_MAX = 256
 LEARNED_AT_ONCE_MAX = 32
 """Tokens of one output that its job learns in one step, the last ones: or a rest would save nothing."""
 MODEL_SEQUENCES_MAX = 4
-"""Most sequences of a step in which a draft model drafts. With 4 it gained 2.2 times the speed on a CPU, with 8
-up to 1.4, and where it was wrong it cost more than the goal of 2 % at times."""
+"""Most sequences of a step in which a draft model drafts. On a CPU a good one gained 2.2 times the speed with
+4, 1.1 to 1.4 times with 8, where a wrong one cost up to 6 % in some runs."""
 PROBE_STEPS = 256
 """Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
 PROBE_TOKENS = 4
