@@ -7,6 +7,10 @@ model writes a text that stands in its prompt, in which one token of `FLAW_EVERY
 what it costs otherwise. In `mislead` the prompt has the text's threes of tokens in another order, so each is
 followed by a wrong token. `json` follows a schema whose names are long. `own` has nothing to copy. Engines
 without drafts and with them, over one model, take a step in turns: what disturbs one disturbs both.
+
+In `agreeing` and `differing` both engines draft, one of them with a draft model, where nothing is to copy.
+The model is that of `copy`; the draft model answers as it does but for one token of `WRONG_EVERY`, or at
+random. So the share accepted is made, and what is measured is the gain at that share.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fixtures.checkpoints import DTYPES, MODELS_DIRECTORY, ensure
 from benchmarks.fixtures.workloads import NUM_SPECIAL_TOKENS
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from nightshift_engine.models import LoadedModel
 
 FLAW_EVERY: Final = 16
+WRONG_EVERY: Final = 6
 PROMPT_TOKENS: Final = 384
 OUTPUT_TOKENS: Final = 128
 WARM_UP: Final = 4
@@ -40,10 +45,10 @@ NAMES: Final = ("identification_number", "classification_of_goods", "recommended
 class Timed:
     """An engine, the seconds of its steps, and its outputs."""
 
-    def __init__(self, model: LoadedModel, speculation: str) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         from nightshift_engine import Engine
 
-        self.engine = Engine.over(replace(model, config=replace(model.config, speculation=speculation)))
+        self.engine = Engine.over(model)
         self.seconds = 0.0
         self.outputs: dict[str, list[int]] = {}
 
@@ -76,15 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("work, sequences: tokens/s without and with drafts (ratio), share accepted, steps without and with")
     for work in chosen.works:
         directory = ensure(chosen.model, chosen.dtype)
-        model = load(directory if work == "own" else copying(directory))
+        draft = ensure("draft", chosen.dtype)
+        drafts = {"agreeing": str(copying(draft, WRONG_EVERY)), "differing": str(draft)}
+        model = load(directory if work == "own" else copying(directory), drafts.get(work))
         for batch in chosen.batches:
             requests = WORKS[work](model, batch + WARM_UP)
             print(f"{work}, {batch}: {compared(model, requests)}", flush=True)
 
 
 def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
-    """Tokens per second without drafts and with them; the last `WARM_UP` requests run before."""
-    plain, drafting = Timed(model, "off"), Timed(model, "auto")
+    """Tokens per second without drafts (or draft model) and with; the last `WARM_UP` requests run before."""
+    without: dict[str, Any] = {"speculation": "off"} if model.draft is None else {"draft_model": None}
+    plain = Timed(replace(model, config=replace(model.config, **without), draft=None))
+    drafting = Timed(model)
     for batch in (requests[-WARM_UP:], requests[:-WARM_UP]):
         for timed in (plain, drafting):
             timed.add(batch)
@@ -102,16 +111,19 @@ def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
     )
 
 
-def load(directory: Path) -> LoadedModel:
+def load(directory: Path, draft: str | None) -> LoadedModel:
     from nightshift_engine import EngineConfig
     from nightshift_engine.models import load_model
 
-    return load_model(EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS))
+    config = EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS, speculation="auto", draft_model=draft)
+    return load_model(config)
 
 
-def copying(directory: Path) -> Path:
-    """The same checkpoint with weights that make token `t` be followed by the one after it."""
-    target = MODELS_DIRECTORY / f"{directory.name}-copying"
+def copying(directory: Path, wrong_every: int | None = None) -> Path:
+    """The same checkpoint with weights that make token `t` be followed by the one after it, but for one token
+    of `wrong_every`.
+    """
+    target = MODELS_DIRECTORY / f"{directory.name}-copying{wrong_every or ''}"
     if not (target / "config.json").exists():
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -119,6 +131,8 @@ def copying(directory: Path) -> Path:
         model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
         following = torch.arange(model.config.vocab_size)
         following[NUM_SPECIAL_TOKENS:] = following[NUM_SPECIAL_TOKENS:].roll(-1)
+        if wrong_every is not None:
+            following[::wrong_every] = following[::wrong_every].roll(-1)
         with torch.no_grad():
             for layer in model.model.layers:
                 layer.self_attn.o_proj.weight.zero_()
@@ -190,6 +204,8 @@ WORKS: Final[dict[str, Callable[[LoadedModel, int], list[Request]]]] = {
     "mislead": misleads,
     "json": objects,
     "own": own,
+    "agreeing": own,
+    "differing": own,
 }
 
 

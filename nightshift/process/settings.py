@@ -583,6 +583,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     engine_speculation: Literal["auto", "off"] = "off"
     """`auto` drafts tokens from the prompt, the outputs of the same job and the grammar, where the times of
     steps say that it pays. Outputs stay the same."""
+    engine_draft_model: str | None = None
+    """A smaller decoder that drafts tokens too, by path or hub id: of a worker whose text model has the same
+    tokenizer. It needs `ENGINE_SPECULATION=auto`, and memory for its weights and KV."""
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
     """Time of a step to which bulk rows are limited while there are interactive requests. Lower: earlier
     first tokens, less bulk."""

@@ -80,7 +80,7 @@ class Batcher:
         self._is_held = False  # bulk, in this step
         self._steps_held = 0
         self._steps_left_out = 0
-        self._tokens_left = 0  # by the step planned last
+        self.tokens_left = 0  # by the step planned last
         self.num_preemptions = 0
         self.num_deferrals = 0
         self.num_tokens_queried = 0
@@ -155,7 +155,7 @@ class Batcher:
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
-        self._tokens_left = draft.tokens_left
+        self.tokens_left = draft.tokens_left
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
 
     def room_for_drafts(self, chunks: Seq[Chunk]) -> int:
@@ -165,7 +165,16 @@ class Batcher:
         if any(chunk.num_scored for chunk in chunks):
             return 0
         num_rows = sum(chunk.is_last for chunk in chunks)
-        return max(0, min(self._tokens_left, self.limits.max_num_seqs - num_rows))
+        return max(0, min(self.tokens_left, self.limits.max_num_seqs - num_rows))
+
+    def reserve(self, sequence: Sequence, num_drafted: int) -> int:
+        """Allocates blocks for up to so many tokens that a draft model is to make; returns for how many.
+
+        None of a bulk row's beside interactive requests: they would wait for its passes.
+        """
+        if self._budget.is_in_force and sequence.rank > 0:
+            return 0
+        return self.tables.allocate_ahead(sequence, num_drafted, self._spare_blocks)
 
     def extend(self, chunk: Chunk, draft: Seq[DraftedRow]) -> None:
         """Adds drafted tokens to a chunk just planned, as far as time and free blocks allow.

@@ -77,6 +77,9 @@ class EngineConfig:
     speculation: str = "off"
     """auto: draft tokens from the prompt, the outputs of the same job and the grammar, where that is measured
     to pay. The model checks them, so outputs are those of a step per token."""
+    draft_model: str | None = None
+    """Directory or hub id of a smaller decoder with the same tokenizer, which drafts too. It has weights and
+    KV memory of its own."""
     adapters: tuple[AdapterPath, ...] = ()
     """LoRA adapters that requests may name. For decoders that are written out."""
     max_loras: int = 16
@@ -114,8 +117,10 @@ class EngineConfig:
             what = "must be 1 to be deterministic, or with rounded weights"
             is_split = not self.deterministic and self.weight_dtype == "auto"
             _require(is_split, "tensor_parallel_size", what, self.tensor_parallel_size)
-        if self.adapters:
-            what = "must be 1 with adapters"
+        if self.draft_model is not None:
+            _require(self.speculation == "auto", "speculation", "must be auto with a draft_model", "off")
+        if self.adapters or self.draft_model is not None:
+            what = "must be 1 with adapters or a draft_model"
             _require(self.tensor_parallel_size == 1, "tensor_parallel_size", what, self.tensor_parallel_size)
             _require(
                 self.weight_dtype == "auto", "weight_dtype", "must be auto with adapters", self.weight_dtype

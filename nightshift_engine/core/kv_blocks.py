@@ -82,6 +82,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.root_digest = chain_digest(extra_key, ())
+        self.num_read = [0] * num_blocks
+        """Tokens of each block that a draft model has read, from its beginning (`engine/draft_model.py`)."""
         self._ref_counts = [0] * num_blocks
         self._blank: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -125,6 +127,7 @@ class BlockPool:
             blocks += self._take_fresh_or_cached(count - len(blocks))
         for block in blocks:
             self._ref_counts[block] = 1
+            self.num_read[block] = 0
         return blocks
 
     def num_known(self, digests: Iterable[bytes]) -> int:

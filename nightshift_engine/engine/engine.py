@@ -31,11 +31,12 @@ from ..errors import DuplicateRequest, GrammarFailed
 from ..execution.device.devices import DeviceMemory, on_device
 from ..execution.model_runner import is_out_of_memory
 from ..loading.model import LoadedModel, load_model
-from ..loading.runner import make_runner
+from ..loading.runner import make_draft_runner, make_runner
 from ..loading.weights import instruction_set
 from ..sampling.prompt_scores import PromptScores
 from ..sampling.sampler import Sampled, Sampler
 from ..text.tokenizer import Tokenizer
+from .draft_model import DraftModel
 from .drafting import Drafting
 from .launched import AdapterLoader, LaunchedStep, Runner
 from .reading import Reader
@@ -66,8 +67,9 @@ class Engine:
         windows: tuple[int | None, ...] = (None,),
         roofline: Roofline | None = None,
         adapters: AdapterLoader | None = None,
+        draft_runner: Runner | None = None,
     ) -> None:
-        """`windows` are those of the model's groups of layers (`KvGroups`)."""
+        """`windows` are those of the model's groups of layers (`KvGroups`); `draft_runner`: the draft's."""
         self.tokenizer = tokenizer
         self._device = device
         self._model = model
@@ -103,7 +105,10 @@ class Engine:
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else is_cuda
         self._drafting: Drafting | None = None
         if config.speculation == "auto" and not model.source_length:
-            self._drafting = Drafting(Speculator(), self._batcher, overlaps=self._overlaps)
+            draft_model = None
+            if draft_runner is not None:
+                draft_model = DraftModel(draft_runner, self._batcher, model.eos_token_ids)
+            self._drafting = Drafting(Speculator(draft_model), self._batcher, overlaps=self._overlaps)
         self._in_flight: LaunchedStep | None = None
         self._settled_s = 0.0
         self.made_by = MadeBy(
@@ -152,6 +157,7 @@ class Engine:
     def _over(cls, model: LoadedModel, memory: DeviceMemory | None) -> Engine:
         facts, groups, config = model.facts, model.groups, model.config
         runner, num_blocks = make_runner(model, memory)
+        draft_runner = None if model.draft is None else make_draft_runner(model, runner, num_blocks)
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
@@ -159,6 +165,7 @@ class Engine:
         engine = cls(
             *(runner, model.tokenizer, facts, pool, config, model.device, windows, model.roofline),
             adapters=model.adapters,
+            draft_runner=draft_runner,
         )
         engine._sampler.compile_kernels(facts.vocab_size, model.device)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
@@ -243,8 +250,6 @@ class Engine:
         if self._drafting is not None and self._drafting.is_due:
             self._settle()  # tokens are drafted after those that are known
         chunks = self._load_adapters(self._batcher.plan())
-        if self._drafting is not None and chunks:
-            self._drafting.draft(chunks, self._settled_s)
         launched = self._try_launch(chunks) if chunks else None
         self._settle()  # the step before, if it is still in flight: it was computed in the meantime
         self._in_flight = launched
@@ -340,6 +345,9 @@ class Engine:
     def _try_launch(self, chunks: list[Chunk]) -> LaunchedStep | None:
         """Launches a step; None if memory did not suffice, and smaller steps come next."""
         try:
+            if self._drafting is not None:
+                with on_device(self._device):
+                    self._drafting.draft(chunks, self._settled_s)
             return self._launch(chunks)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):

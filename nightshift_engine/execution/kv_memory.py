@@ -133,12 +133,16 @@ def num_blocks_for(
     dtype: torch.dtype,
     memory: DeviceMemory,
     step_bytes: int = 0,
+    draft_token_bytes: int = 0,
 ) -> int:
-    """Blocks that the configuration asks for, or that fit. Raises `InvalidConfig` if not even one does."""
+    """Blocks that the configuration asks for, or that fit. Raises `InvalidConfig` if not even one does.
+
+    `draft_token_bytes`: KV of a draft model, by token.
+    """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     token_bytes = sum(shapes[layer].bytes_per_token(dtype) for layer in _widest(groups))
-    block_bytes = config.block_size * token_bytes
+    block_bytes = config.block_size * (token_bytes + draft_token_bytes)
     if config.kv_cache_bytes is not None:
         kv_bytes, num_blocks = config.kv_cache_bytes, config.kv_cache_bytes // block_bytes
     else:

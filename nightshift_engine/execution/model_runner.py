@@ -47,7 +47,7 @@ class ModelRunner:
         """Steps that ran kernel by kernel where they could be graphs, by their reason."""
         self.has_adapters = False
         """Whether sequences may have adapters."""
-        self._threads = StepThreads() if device.type == "cpu" else None
+        self.threads = StepThreads() if device.type == "cpu" else None
 
     def record_graphs(
         self,
@@ -110,9 +110,9 @@ class ModelRunner:
             logits = self._graphs.replay(step, promised)
         if logits is None:
             logits = self._compute(step, promised)
-        if self._threads is not None:
+        if self.threads is not None:
             ended_s = time.monotonic()
-            self._threads.ended(ended_s - begun_s, ended_s)
+            self.threads.ended(ended_s - begun_s, ended_s)
         return logits
 
     def _compute(self, step: HostStep, promised: Tensor | None) -> Tensor:

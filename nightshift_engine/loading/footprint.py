@@ -1,19 +1,21 @@
 """Memory that a model will take of its device, from its files alone, before anything of it is loaded."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig
 
+from ..checkpoint.files import local_directory
 from ..checkpoint.narrow.tensors import read_narrow
 from ..checkpoint.stored_tensors import num_stored_elements
 from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
 from .adapters import adapter_bytes
+from .draft import draft_config
 from .narrow import num_kept_bytes
 from .ranks.processes import rank_device
 
@@ -62,12 +64,21 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     per_token = -(-_kv_bytes_per_token(text_config, kv_dtype) // size)
     fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
-    return Footprint(
+    footprint = Footprint(
         _weight_bytes(config, directory, hf_config, dtype, device) + adapter_bytes(config, dtype),
         largest_step_bytes(config, text_config, dtype, device),
         per_token,
         fixed_tokens or least_tokens,
         has_fixed_kv=fixed_tokens is not None,
+    )
+    if config.draft_model is None:
+        return footprint
+    draft = generator_footprint(draft_config(config), local_directory(config.draft_model))
+    return replace(
+        footprint,
+        weights=footprint.weights + draft.weights,
+        step=footprint.step + draft.step,
+        kv_per_token=footprint.kv_per_token + draft.kv_per_token,
     )
 
 

@@ -38,6 +38,7 @@ from . import weights
 from .adapters import Adapters, load_adapters
 from .context import context_length
 from .device_limits import measure_limits, read_work
+from .draft import check_draft, draft_config, naming_draft
 from .ranks.checks import cannot_be_split, settle
 from .ranks.processes import Ranks
 from .ranks.reading import load_rows
@@ -83,6 +84,8 @@ class LoadedModel:
     times: LoadTimes = field(default_factory=LoadTimes)
     adapters: Adapters | None = None
     """Adapters that requests may name. None: there are none."""
+    draft: "LoadedModel | None" = None
+    """The smaller model that drafts for it; all its layers are one group."""
 
     @property
     def groups(self) -> KvGroups:
@@ -91,8 +94,8 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel`, `InvalidConfig` or
-    `RankLost`.
+    """Loads and proves a decoder, and its draft model. Raises `ModelLoadFailed`, `UnsupportedModel`,
+    `InvalidConfig` or `RankLost`.
     """
     times = LoadTimes()
     with times.part("tokenizer"):
@@ -104,7 +107,15 @@ def load_model(config: EngineConfig) -> LoadedModel:
             return replace(load_part(config, tokenizer, device, ranks.group, times), ranks=ranks)
     with times.part("device"):
         device = weights.resolve_device(config.device)
-    return load_part(config, tokenizer, device, times=times)
+    if config.draft_model is None:
+        return load_part(config, tokenizer, device, times=times)
+    check_draft(config, tokenizer)
+    model = load_part(config, tokenizer, device, times=times)
+    with naming_draft(config):
+        if (window := model.groups.windows[0]) is not None:
+            raise InvalidConfig(f"it needs blocks of all tokens, and all layers of the model see {window}")
+        draft = load_part(draft_config(config, model.facts.context_length), tokenizer, device)
+    return replace(model, draft=replace(draft, windows={}))
 
 
 def load_part(

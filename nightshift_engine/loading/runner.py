@@ -1,6 +1,7 @@
 """Makes the runner of a loaded model: KV memory, attention over it, and CUDA graphs."""
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from ..execution.device.devices import DeviceMemory
 from ..execution.graphs.capture import CudaCapture
 from ..execution.kv_memory import KvMemory, num_blocks_for
 from ..execution.model_runner import ModelRunner
+from .draft import draft_config
 from .model import LoadedModel
 from .ranks.processes import ClearBlocks, NewRunner, Ranks, Step
 
@@ -64,13 +66,34 @@ def make_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, i
 
 def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, int]:
     """The runner of this process's part of a model, and the blocks that fit here and on the other ranks."""
-    facts, device, groups, config = model.facts, model.device, model.groups, model.config
+    facts, config, device, groups = model.facts, model.config, model.device, model.groups
     memory = memory or DeviceMemory.measure(device, config.gpu_memory_utilization)
+    draft, step_bytes, token_bytes = model.draft, model.step_bytes, 0
+    if draft is not None:
+        step_bytes += draft.step_bytes
+        token_bytes = sum(shape.bytes_per_token(draft.kv_dtype) for shape in draft.shapes.values())
     num_blocks = num_blocks_for(
-        config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
+        *(config, model.shapes, groups, facts.context_length, model.kv_dtype, memory),
+        step_bytes,
+        token_bytes,
     )
     if model.group is not None:
         num_blocks = model.group.least(num_blocks)
+    return _runner_over(model, num_blocks), num_blocks
+
+
+def make_draft_runner(model: LoadedModel, runner: ModelRunner, num_blocks: int) -> ModelRunner:
+    """The runner of a model's draft model, over as many blocks as `runner` has. Raises `InvalidConfig`."""
+    assert model.draft is not None, "it has a draft model"
+    config = draft_config(model.config, model.facts.context_length)
+    draft_runner: ModelRunner = _runner_over(replace(model.draft, config=config), num_blocks)
+    draft_runner.threads = runner.threads  # both compute on the engine's thread
+    return draft_runner
+
+
+def _runner_over(model: LoadedModel, num_blocks: int) -> Any:
+    """A runner with KV memory of so many blocks."""
+    device, groups, config = model.device, model.groups, model.config
     try:
         with model.times.part("KV memory"):
             kv = KvMemory(
@@ -84,12 +107,12 @@ def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[
             )
     except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
         raise InvalidConfig(f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}") from error
-    attention = make_attention(model.attention, kv, facts.context_length)
+    attention = make_attention(model.attention, kv, model.facts.context_length)
     runner = model.runner(model.forward_pass, kv, attention, device)
     if isinstance(runner, ModelRunner):
         runner.has_adapters = model.adapters is not None
         _prepare(runner, model)
-    return runner, num_blocks
+    return runner
 
 
 def _prepare(runner: ModelRunner, model: LoadedModel) -> None:

@@ -96,6 +96,11 @@ class Tokenizer:
         """Ids of all its tokens, added ones included."""
         return set(self._backend.get_vocab(with_added_tokens=True).values())
 
+    def num_other(self, other: Tokenizer) -> int:
+        """Number of tokens that one of two tokenizers does not have, or has under another id."""
+        ours, theirs = (one._backend.get_vocab(with_added_tokens=True) for one in (self, other))
+        return len({token for token, _ in ours.items() ^ theirs.items()})
+
     def spelled(self, token_id: int) -> bytes:
         """The bytes like `token_bytes`, for a look at all tokens: they are not kept."""
         return self._spelled(token_id)

@@ -55,18 +55,23 @@ class StepCost:
         return cls(step_s, more_s - step_s, attempt_s)
 
 
-def draft_lengths(shares: Seq[Seq[float]], num_rows: int, cost: StepCost) -> list[int]:
+def draft_lengths(
+    shares: Seq[Seq[float]], num_rows: int, cost: StepCost, made_s: Seq[float] = ()
+) -> list[int]:
     """The numbers of drafted tokens with which a step of `num_rows` sequences yields most tokens per second.
 
-    `shares`: for each draft, the chances of its tokens to be accepted if those before were. A token pays if
-    its chance is more than what the step yields in the time that it costs; zeros, if the whole does not.
+    `shares`: for each draft, the chances of its tokens to be accepted if those before were. `made_s`: for
+    each draft, the seconds that one of its tokens takes to make; none if all are made. A token pays if its
+    chance is more than what the step yields in the time that it costs; zeros, if the whole does not.
     """
     chances = [list(accumulate(draft, mul)) for draft in shares]
+    tokens_s = [cost.token_s + seconds for seconds in made_s or [0.0] * len(chances)]
     plain = num_rows / cost.step_s
     rate, lengths = plain, [0] * len(chances)
     for _ in range(2):  # the second time with what the first yields
-        lengths = [_length(draft, cost.token_s * rate) for draft in chances]
-        rate = _rate(chances, lengths, num_rows, cost)
+        lengths = [_length(draft, token_s * rate) for draft, token_s in zip(chances, tokens_s, strict=True)]
+        more_s = sum(map(mul, lengths, tokens_s))
+        rate = _rate(chances, lengths, num_rows, cost.step_s + cost.attempt_s + more_s)
     return lengths if rate > plain else [0] * len(chances)
 
 
@@ -74,10 +79,10 @@ def _length(chances: Seq[float], least: float) -> int:
     return next((n for n, chance in enumerate(chances) if chance <= least), len(chances))
 
 
-def _rate(chances: Seq[Seq[float]], lengths: Seq[int], num_rows: int, cost: StepCost) -> float:
+def _rate(chances: Seq[Seq[float]], lengths: Seq[int], num_rows: int, seconds: float) -> float:
     """Tokens per second."""
     num_tokens = num_rows + sum(sum(draft[:n]) for draft, n in zip(chances, lengths, strict=True))
-    return num_tokens / (cost.step_s + sum(lengths) * cost.token_s + cost.attempt_s)
+    return num_tokens / seconds
 
 
 def steps_to_rest(attempt_s: float, step_s: float, share: float, most: int) -> int:

@@ -41,9 +41,11 @@ class DraftedRow:
         return self.guide is not None
 
 
-def drafted_rows(sequence: Sequence, tokens: Seq[int]) -> list[DraftedRow]:
-    """Rows of drafted tokens, up to the first that a grammar does not allow or that ends it."""
-    guides: Seq[Guide | None] = [None] * len(tokens)
-    if sequence.guide is not None:
-        guides = sequence.guide.ahead(tokens)
-    return [DraftedRow(sequence, tokens[:index], tokens[index], guide) for index, guide in enumerate(guides)]
+def drafted_rows(sequence: Sequence, tokens: Seq[int], rows: Seq[DraftedRow] = ()) -> list[DraftedRow]:
+    """Rows of drafted tokens after `rows`, up to the first that a grammar does not allow or that ends it."""
+    before, guide = [row.token for row in rows], rows[-1].guide if rows else sequence.guide
+    guides: Seq[Guide | None] = [None] * len(tokens) if guide is None else guide.ahead(tokens)
+    return [
+        DraftedRow(sequence, [*before, *tokens[:index]], tokens[index], guide)
+        for index, guide in enumerate(guides)
+    ]

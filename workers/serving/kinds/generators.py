@@ -30,6 +30,7 @@ from nightshift_engine.models import (
 )
 from workers.serving.engine_process.engine_process import EngineProcess
 from workers.serving.engine_process.launching import cores_here, has_engine_process
+from workers.serving.hub import directory_of
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
@@ -93,7 +94,10 @@ class Decoders(GeneratorKind):
 
     def config(self, source: Source, settings: WorkerSettings) -> EngineConfig:
         adapters = tuple(AdapterPath(adapter.name, adapter.path) for adapter in source.adapters)
-        return replace(engine_config(str(source.directory), settings), adapters=adapters)
+        draft = settings.engine_draft_model
+        if draft is not None:
+            draft = str(directory_of(draft, may_download=settings.model_downloads))
+        return replace(engine_config(str(source.directory), settings), adapters=adapters, draft_model=draft)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Loads into a process of its own where it is the worker's only model and there are cores for two."""

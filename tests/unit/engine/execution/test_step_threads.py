@@ -164,7 +164,7 @@ def test_the_threads_of_this_process_are_found_and_one_alone_answers_the_same(
     engine = make_engine(save_model(tmp_path), deterministic=True)
     request = Request("1", list(range(60)), greedy(8))
     [by_all] = complete(engine, request)
-    runner_threads = engine._runner._threads  # type: ignore[attr-defined]
+    runner_threads = engine._runner.threads  # type: ignore[attr-defined]
     spent = runner_threads._read()
     assert threading.get_native_id() in spent
     assert len(spent) > 1 or torch.get_num_threads() == 1

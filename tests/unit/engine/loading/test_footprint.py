@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from nightshift.cli.demo import demo_model_path
-from nightshift_engine import EngineConfig
+from nightshift_engine import Engine, EngineConfig
 from nightshift_engine.core.config import AdapterPath
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedAdapter
 from nightshift_engine.execution.device.held_weights import held_bytes
@@ -85,6 +85,22 @@ def test_slots_of_adapters_are_counted_beside_the_weights(max_loras: int, tmp_pa
     loaded = load_model(replace(config, adapters=adapters, max_loras=max_loras))
     places = loaded.forward_pass.adapters._places.values()
     assert beside.weights - alone.weights == sum(place.a.nbytes + place.b.nbytes for place in places)
+
+
+def test_a_draft_model_has_weights_and_kv_besides_and_takes_blocks_from_the_model(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model", num_hidden_layers=3)
+    draft = save_model(tmp_path / "draft", num_hidden_layers=1)
+    config = EngineConfig(str(directory), device="cpu", dtype="float32", kv_cache_bytes=80 * 32 * 384)
+    with_draft = replace(config, speculation="auto", draft_model=str(draft))
+
+    alone, other = generator_footprint(config, directory), generator_footprint(config, draft)
+    beside = generator_footprint(with_draft, directory)
+    num_blocks = [Engine.load(engine).stats().blocks_total for engine in (config, with_draft)]
+
+    assert beside.weights == alone.weights + other.weights
+    assert beside.kv_per_token == alone.kv_per_token + other.kv_per_token == alone.kv_per_token * 4 // 3
+    assert alone.step < beside.step < alone.step + other.step, "it reads fewer tokens at once"
+    assert num_blocks == [80, 60]
 
 
 def test_an_adapter_without_a_file_is_named_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nightshift_engine import Engine
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.speculation.speculator import Speculator, _Draft
+from nightshift_engine.core.speculation.speculator import DraftModel, Speculator, _Draft
 from nightshift_engine.core.steps import StepShape
 from nightshift_engine.engine.drafting import Drafting
 from tests.unit.engine.tiny.decoders import VOCAB_SIZE
@@ -29,6 +29,9 @@ class Guessing(Speculator):
     def _lengths(self, shape: Any, proposals: Any) -> list[int]:
         return [len(draft.tokens) for _, draft in proposals]
 
+    def note_attempt(self, seconds: float) -> None:
+        """Learns nothing: a slow machine would let it rest."""
+
     def _guess(self, token: int) -> int:
         return token if self._chance.random() < self._right else self._chance.randrange(VOCAB_SIZE)
 
@@ -36,8 +39,8 @@ class Guessing(Speculator):
 class OfFixedCost(Speculator):
     """Drafts as in production, but takes no time, and neither a step's length nor a pause is measured."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, model: DraftModel | None = None) -> None:
+        super().__init__(model)
         for tokens in range(1, 40):
             super().observe(StepShape(tokens, 0, 1 + tokens % 3), 0.010 + 0.0001 * tokens)
 
@@ -50,7 +53,7 @@ class OfFixedCost(Speculator):
 
 def with_fixed_cost(engine: Engine) -> Engine:
     assert engine._drafting is not None, "it drafts unless it is off"
-    return speculating(engine, OfFixedCost())
+    return speculating(engine, OfFixedCost(engine._drafting.speculator._model))
 
 
 def with_guesses(engine: Engine, answers: Mapping[str, Seq[int]], chance: random.Random) -> Engine:

@@ -124,6 +124,8 @@ def make_engine(directory: Path, **overrides: Any) -> Engine:
     has_size = config.num_kv_blocks is not None or config.kv_cache_bytes is not None
     assert has_size, "the size of KV memory is part of loading otherwise"
     defaults = {field.name: field.default for field in fields(EngineConfig) if field.name in NOT_LOADED}
+    if config.draft_model is not None:
+        defaults["speculation"] = "auto"
     return Engine.over(replace(_load_once(replace(config, **defaults)), config=config))
 
 

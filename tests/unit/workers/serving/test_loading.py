@@ -21,6 +21,7 @@ import pytest
 import torch
 from transformers import AutoConfig, BertConfig, BertModel, Qwen3ForCausalLM
 
+from nightshift.cli.demo import DEMO_MODEL_ID
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.process import memory
@@ -29,7 +30,7 @@ from nightshift_engine import EngineConfig
 from nightshift_engine.models import DeviceMemory, EncoderModel, Footprint
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.encoders import SIZES, declare_modules, save_checkpoint
-from tests.unit.workers.serving.conftest import SETTINGS, SHIPPED, load
+from tests.unit.workers.serving.conftest import SETTINGS, SHIPPED, chat, load, started, texts
 from workers.serving import loading
 from workers.serving.kinds import Decoders, Encoders, one_pass
 from workers.serving.kinds.generators import engine_config
@@ -209,6 +210,41 @@ def test_a_generation_config_that_no_request_could_follow_is_refused(
 def test_a_path_without_a_model_is_said_not_to_exist(may_download: bool) -> None:
     with pytest.raises(ConfigurationError, match="cannot be served: /no/such/model does not exist, and"):
         load("/no/such/model", model_downloads=may_download)
+
+
+def test_a_draft_model_is_loaded_beside_its_model() -> None:
+    with started(DEMO, engine_speculation="auto", engine_draft_model=str(DEMO)) as models:
+        assert texts(chat(models, "48213").wait()) == ["forty-eight thousand two hundred thirteen"]
+        stats = models.get(DEMO_MODEL_ID)._engine.stats()  # type: ignore[attr-defined]
+
+    assert stats.num_accepted_tokens > 0
+
+
+def test_each_of_n_answers_is_as_without_a_draft_model() -> None:
+    answers: list[Any] = []
+    drawn: dict[str, Any] = {"n": 3, "temperature": 2.0, "seed": 5, "max_tokens": 16}
+    with_model = {"engine_speculation": "auto", "engine_draft_model": str(DEMO)}
+    for settings in (dict[str, Any](), with_model):
+        with started(DEMO, **settings) as models:
+            answers.append(chat(models, "48213", **drawn).wait().body)
+            stats = models.get(DEMO_MODEL_ID)._engine.stats()  # type: ignore[attr-defined]
+
+    assert answers[0] == answers[1]
+    assert len({choice["message"]["content"] for choice in answers[0]["choices"]}) > 1
+    assert stats.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("speculation", "draft", "reason"),
+    [
+        ("off", DEMO, "ENGINE_SPECULATION must be auto with a NIGHTSHIFT_ENGINE_DRAFT_MODEL"),
+        ("auto", "/no/such/model", "/no/such/model does not exist, and is no hub id"),
+        ("auto", SHIPPED[1], "ENGINE_DRAFT_MODEL '.*' cannot be used: .* it embeds text"),
+    ],
+)
+def test_a_draft_model_that_cannot_be_used_is_named(speculation: str, draft: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        load(DEMO, engine_speculation=speculation, engine_draft_model=str(draft))
 
 
 def test_an_unloaded_model_leaves_nothing_behind() -> None:
