@@ -146,13 +146,13 @@ def _kind(routes: frozenset[str]) -> ModelKind:
 async def takes(
     connection: Connection, route: str, model: str, more: JsonObject | None = None
 ) -> JsonObject | None:
-    """The answer to the route's least request with `more` fields, or without those that are None;
-    None: it refuses. Raises UpstreamFault."""
-    question = QUESTIONS[route] | {"model": model} | (more or {})
+    """The answer to the route's least request with `more` fields, and without those that are None. None: it
+    refuses. Raises UpstreamFault.
+    """
+    fields = QUESTIONS[route] | {"model": model} | (more or {})
+    question = {name: value for name, value in fields.items() if value is not None}
     try:
-        answer = await connection.post(
-            route, {n: value for n, value in question.items() if value is not None}
-        )
+        answer = await connection.post(route, question)
         body = json.loads(answer.data)
     except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
         return None
