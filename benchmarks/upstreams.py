@@ -38,6 +38,7 @@ PARTS: Final = Parts(engine="upstream", durable=True, are_forked=False)
 MODEL: Final = Path(DEMO_MODEL_ID)
 WARM_UP: Final = 2000  # rows
 TOKENS: Final = (16, 48)
+PROMPT_CHARS: Final = 150  # the demo model reads 256 tokens
 SIMULATED: Final = Settings(models=(MODEL.name,), slots=256, step_s=0.01, slot_s=0.0001)
 EMPTY: Final = Settings(models=(MODEL.name,), slots=4096, own_tokens=0)
 
@@ -79,6 +80,7 @@ async def _by_client(url: str, bodies: Sequence[str], limit: Limit) -> float:
     async def send(body: str) -> None:
         sent_s = time.monotonic()
         async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+            assert answer.status == 200, await answer.text()
             usage = (await answer.json())["usage"]
         limit.on_done(time.monotonic(), sent_s, usage["completion_tokens"])
         fill()
@@ -162,8 +164,9 @@ def _row(who: str, rows_per_s: Sequence[float], best: float) -> dict[str, Cell]:
 
 def _rows(count: int, *, are_empty: bool = False) -> list[dict[str, Any]]:
     rows = random_lines(MODEL, count, TOKENS)
-    for row in rows if are_empty else ():
-        del row["body"]["ignore_eos"]
+    for row in rows:
+        row["body"]["prompt"] = row["body"]["prompt"][:PROMPT_CHARS]
+        row["body"]["ignore_eos"] = not are_empty
     return rows
 
 
