@@ -201,7 +201,7 @@ OF_NO_TENANT: Final = {
     "nightshift_engine/guidance/guide.py",  # threads
     "nightshift_engine/sampling/adjustments.py",  # a table of all bytes
     "workers/serving/kinds/generators.py",  # threads
-    "workers/upstreams/waiting.py",  # requests that wait
+    "workers/upstreams/running/waiting.py",  # requests that wait
 }
 CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")
 

@@ -199,7 +199,7 @@ IN_TURN: Final = {
     "workers/output_parts.py",
     "workers/serving/servers/image_server.py",
     "workers/serving/kinds/generators.py",
-    "workers/upstreams/server.py",
+    "workers/upstreams/running/server.py",
 }
 OF_ONE_TENANT: Final = {
     "nightshift/bulk/results/part_leases.py",  # of a part
@@ -243,7 +243,7 @@ OF_NO_TENANT: Final = {
     "workers/serving/loading.py",  # models' steps on a CPU, each for the same time
     "workers/serving/residency/residency.py",
     "workers/serving/stepping_server.py",
-    "workers/upstreams/loop.py",
+    "workers/upstreams/running/loop.py",
 }
 MAKES_THREADS: Final = re.compile(
     r"threading\.Thread\(|ThreadPoolExecutor\(|CapacityLimiter\(|SimpleQueue\(|Semaphore\("

@@ -17,9 +17,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from nightshift.errors import ConfigurationError
 from nightshift.process.upstreams import Upstream
 from workers.upstreams.faults import RowFailed, RowRefused, Unavailable, UpstreamFault
-from workers.upstreams.probe import ServedModel, probe
-from workers.upstreams.server import Dispatcher, Place
-from workers.upstreams.upstream import RunningUpstream
+from workers.upstreams.probe import probe
+from workers.upstreams.running.dispatcher import Dispatcher
+from workers.upstreams.running.place import Place
+from workers.upstreams.running.upstream import RunningUpstream
+from workers.upstreams.served import ServedModel
 
 log = logging.getLogger(__name__)
 

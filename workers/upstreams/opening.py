@@ -17,10 +17,12 @@ from workers.serving.model_server import OnFatal
 from workers.upstreams.addresses import EachAddress, Member
 from workers.upstreams.connection import Connection
 from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
-from workers.upstreams.loop import LoopThread
 from workers.upstreams.probe import probe
-from workers.upstreams.server import Dispatcher, Place, UpstreamServer
-from workers.upstreams.upstream import RunningUpstream
+from workers.upstreams.running.dispatcher import Dispatcher
+from workers.upstreams.running.loop import LoopThread
+from workers.upstreams.running.place import Place
+from workers.upstreams.running.server import UpstreamServer
+from workers.upstreams.running.upstream import RunningUpstream
 
 T = TypeVar("T")
 

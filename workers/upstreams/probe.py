@@ -7,28 +7,22 @@ there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream
-from workers.upstreams.answers import usage_of
 from workers.upstreams.connection import Connection
-from workers.upstreams.continuing import begun
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable
+from workers.upstreams.messages.answers import usage_of
+from workers.upstreams.messages.continuing import begun
+from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, Engine, ServedModel
 
 PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
 OURSELVES: Final = "nightshift"
 SGLANG_LOW_FIRST: Final = "schedule_low_priority_values_first"
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
-
-CHATS: Final = "/v1/chat/completions"
-CLASSIFY: Final = "/classify"  # beside `/v1`, as at vLLM
-LIMITS: Final = ("max_tokens", "max_completion_tokens")
-"""Names of a chat's limit of tokens: the one that all servers know but for some of OpenAI's models."""
 
 _HI: Final = "Hi"
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
@@ -42,42 +36,6 @@ QUESTIONS: Final[Mapping[str, JsonObject]] = {
 }
 """The least request of each route that an upstream may have."""
 TEXT_ROUTES: Final = (CHATS, "/v1/completions")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """The program that runs at an upstream, as it says itself."""
-
-    name: str
-    version: str | None
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model of an upstream, and what it answers."""
-
-    id: str  # here
-    id_there: str
-    kind: ModelKind
-    routes: frozenset[str]
-    context_length: int
-    root: str | None  # the checkpoint, as the upstream names it
-    engine: Engine
-    limit_field: str = LIMITS[0]
-    takes_priority: bool = False
-    continues: bool = False  # whether a chat streams, and goes on after the beginning of its answer
-
-    @property
-    def weights(self) -> str:
-        """Facts that tell models of one name apart: the folder or repository, the kind and the context."""
-        root = PurePosixPath(self.root or self.id_there).name
-        return f"{root} ({self.kind.value}, {self.context_length} tokens)"
-
-    @property
-    def made_by(self) -> JsonObject:
-        """Facts that its answers depend on."""
-        model = self.root or self.id_there
-        return {"engine": self.engine.name, "version": self.engine.version, "model": model}
 
 
 async def probe(upstream: Upstream, connection: Connection) -> Sequence[ServedModel]:

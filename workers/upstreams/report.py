@@ -17,7 +17,8 @@ from nightshift.process.upstreams import Upstream, read_upstreams
 from workers.upstreams.connection import Connection
 from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
 from workers.upstreams.opening import key_of
-from workers.upstreams.probe import QUESTIONS, TEXT_ROUTES, ServedModel, probe, takes
+from workers.upstreams.probe import QUESTIONS, TEXT_ROUTES, probe, takes
+from workers.upstreams.served import ServedModel
 
 ANSWER_BYTES_MAX: Final = 1 << 24
 

@@ -20,8 +20,8 @@ from workers.online.times import OnlineTimes
 from workers.serving.models import Models
 from workers.serving.residency.residency import ResidencyCounts
 from workers.upstreams.connection import Connection
-from workers.upstreams.metrics import UpstreamMetrics
-from workers.upstreams.upstream import RunningUpstream
+from workers.upstreams.running.metrics import UpstreamMetrics
+from workers.upstreams.running.upstream import RunningUpstream
 
 DECODER, ENCODER = (path.name for path in SHIPPED)
 

@@ -19,7 +19,7 @@ from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
 from workers.upstreams.opening import open_upstreams
-from workers.upstreams.server import UpstreamServer
+from workers.upstreams.running.server import UpstreamServer
 
 TENANT = "tenant_1"
 CREATED_S = 1_800_000_000

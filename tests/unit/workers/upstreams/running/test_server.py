@@ -28,7 +28,7 @@ from tests.helpers.upstreams.texts import chat_answer, encode, vector
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
 from tests.unit.workers.upstreams.conftest import CREATED_S, Asker, Opening
 from workers.serving.model_server import Busy
-from workers.upstreams.server import BREAKS_MAX
+from workers.upstreams.running.server import BREAKS_MAX
 
 PROBE = "Hi"
 

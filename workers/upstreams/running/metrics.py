@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from nightshift.process.metrics import upstreams as declared
 from workers.health.metrics import filled
-from workers.upstreams.upstream import RunningUpstream
+from workers.upstreams.running.upstream import RunningUpstream
 
 
 class UpstreamMetrics(Collector):

@@ -8,8 +8,8 @@ import pytest
 
 from nightshift.jobs import JsonObject, Usage
 from tests.unit.workers.upstreams.test_answers import answered, result_of
-from workers.upstreams.answers import NoAnswer
 from workers.upstreams.faults import RowRefused
+from workers.upstreams.messages.answers import NoAnswer
 
 TWO: JsonObject = {"input": ["a", "b"]}
 RANKING: JsonObject = {"query": "q", "documents": ["a", "b", "c"]}

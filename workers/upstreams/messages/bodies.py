@@ -21,7 +21,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.serving.model_server import Inference
-from workers.upstreams.probe import CHATS, CLASSIFY, LIMITS, ServedModel
+from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, ServedModel
 
 OURS: Final = ("priority", "service_tier", "request_id", "metadata", "store", "stream", "stream_options")
 """Fields that are for this service: of its queue, its records, and how it answers its own client."""

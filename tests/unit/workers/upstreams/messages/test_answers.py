@@ -9,8 +9,8 @@ from nightshift.endpoints.results import Origin, Result
 from nightshift.jobs import JsonObject, Usage
 from tests.unit.workers.upstreams.test_bodies import HI, inference
 from workers.serving.inference import Progress
-from workers.upstreams.answers import NoAnswer, StreamedAnswer, read_answer
 from workers.upstreams.faults import RowRefused
+from workers.upstreams.messages.answers import NoAnswer, StreamedAnswer, read_answer
 
 CHAT: JsonObject = {"messages": HI}
 TOOLS: JsonObject = CHAT | {"tools": [{"type": "function", "function": {"name": "weather"}}]}

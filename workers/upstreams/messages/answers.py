@@ -19,8 +19,8 @@ from nightshift.jobs import JsonObject, Usage
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
-from workers.upstreams.encoder_answers import encoder_result
 from workers.upstreams.faults import BrokenOff, RowRefused
+from workers.upstreams.messages.encoder_answers import encoder_result
 
 TOKENS_MAX: Final = 2**31 - 1  # more in a usage is none
 ONE_TOKEN: Final = (0,)  # of a streamed part whose tokens are not told: it counts as one

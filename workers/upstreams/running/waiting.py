@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nightshift.jobs.priorities import PriorityClass
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.model_server import Inference
-from workers.upstreams.answers import StreamedAnswer
+from workers.upstreams.messages.answers import StreamedAnswer
 
 
 @dataclass(eq=False, slots=True)

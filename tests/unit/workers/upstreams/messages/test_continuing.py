@@ -13,7 +13,7 @@ from tests.helpers.waiting import wait_for
 from tests.unit.workers.upstreams.conftest import Asker, Heard, Opening
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
-from workers.upstreams.server import BREAKS_MAX
+from workers.upstreams.running.server import BREAKS_MAX
 
 TOKENS = 300  # of each answer
 CUT_AT = 6  # events: a chat's first has no token

@@ -12,8 +12,8 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from workers.serving.model_server import Inference
-from workers.upstreams.bodies import check_request, route_of, upstream_body
-from workers.upstreams.probe import LIMITS, Engine, ServedModel
+from workers.upstreams.messages.bodies import check_request, route_of, upstream_body
+from workers.upstreams.served import LIMITS, Engine, ServedModel
 
 HI = [{"role": "user", "content": "Hi"}]
 WEATHER: JsonObject = {"name": "weather", "parameters": {"type": "object"}}

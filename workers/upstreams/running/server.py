@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
+
+from prometheus_client.registry import Collector
 
 from nightshift.endpoints.answers import error_body
 from nightshift.endpoints.requests import ModelRequest
@@ -27,43 +28,38 @@ from workers.serving.busy import RecentShare
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer, RequestCounts, engine_class
-from workers.upstreams.answers import StreamedAnswer, read_answer
-from workers.upstreams.bodies import check_request, route_of, tokens_expected, upstream_body
-from workers.upstreams.continuing import continued, may_be_long, may_continue
-from workers.upstreams.control.breaker import Breaker
 from workers.upstreams.control.places import UpstreamTurns
 from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
-from workers.upstreams.loop import LoopThread
-from workers.upstreams.metrics import UpstreamMetrics
-from workers.upstreams.probe import ServedModel
-from workers.upstreams.upstream import Outcome, RunningUpstream, Sent
-from workers.upstreams.waiting import Pending, Waiting
+from workers.upstreams.messages.answers import StreamedAnswer, read_answer
+from workers.upstreams.messages.bodies import check_request, route_of, tokens_expected, upstream_body
+from workers.upstreams.messages.continuing import continued, may_be_long, may_continue
+from workers.upstreams.running.place import Place
+from workers.upstreams.running.upstream import Outcome, Sent
+from workers.upstreams.running.waiting import Pending, Waiting
 
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 4096  # bulk requests of a model; more are refused until some are gone
 BREAKS_MAX: Final = 3  # of one request; then the fault may be its own, and counts as a try of its row
-PASS_S: Final = 1.0  # between two looks at requests that wait
 ONLINE_WAIT_S: Final = 60.0  # for an upstream that can be used, then the client is told
 
 
-@dataclass(eq=False)
-class Place:
-    """A model at one upstream."""
-
-    upstream: RunningUpstream
-    model: ServedModel
-    absence: Breaker = field(init=False)  # opens where the upstream no longer has the model
-
-    def __post_init__(self) -> None:
-        self.absence = Breaker(f"{self.upstream.name}/{self.model.id_there}", faults_max=1)
+class Dispatching(Protocol):
+    """The pass that gives requests their places, as a server knows it. Called from any thread."""
 
     @property
-    def is_usable(self) -> bool:
-        return self.absence.opened_s is None and not self.upstream.is_open
+    def metrics(self) -> Collector: ...
 
-    def may_be_tried(self, now_s: float) -> bool:
-        return self.absence.wait_s(now_s) == 0 and self.upstream.may_be_tried(now_s)
+    def add(self, server: "UpstreamServer") -> None: ...
+
+    def remove(self, server: "UpstreamServer") -> None:
+        """Cancels what the server has."""
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Calls it on the loop's thread, soon."""
+
+    def wake(self) -> None:
+        """Makes a pass, soon."""
 
 
 class UpstreamServer(ModelServer):
@@ -71,7 +67,7 @@ class UpstreamServer(ModelServer):
 
     takes_bodies = True
 
-    def __init__(self, model: Model, places: Sequence[Place], dispatcher: "Dispatcher") -> None:
+    def __init__(self, model: Model, places: Sequence[Place], dispatcher: Dispatching) -> None:
         super().__init__(model)
         self.places = places
         self.waiting = Waiting()
@@ -405,68 +401,3 @@ class UpstreamServer(ModelServer):
 def _refused(refused: RowRefused) -> Result:
     body = error_body(refused.message, "invalid_request_error", param=refused.param, code=refused.code)
     return Result(refused.status, Usage(), body=body)
-
-
-class Dispatcher:
-    """Gives the waiting requests of all models their places: the most urgent class first."""
-
-    def __init__(self, loop: LoopThread, upstreams: list[RunningUpstream]) -> None:
-        self.metrics = UpstreamMetrics(upstreams)
-        self._loop = loop
-        self.upstreams = upstreams
-        self.servers: list[UpstreamServer] = []
-        self._is_awake = False  # a pass is due
-        self._timer: asyncio.TimerHandle | None = None
-
-    # -- any thread
-
-    def add(self, server: UpstreamServer) -> None:
-        self._loop.call(partial(self.servers.append, server))
-
-    def remove(self, server: UpstreamServer) -> None:
-        """Cancels what the server has; the last one ends the thread."""
-        self._loop.wait_for(self._remove(server))
-        if not self.servers:
-            self._loop.stop()
-
-    def call(self, callback: Callable[[], None]) -> None:
-        self._loop.call(callback)
-
-    def wake(self) -> None:
-        """Makes a pass, soon. Many calls may lead to one."""
-        if not self._is_awake:
-            self._is_awake = True
-            self._loop.call(self._pass)
-
-    # -- the loop's thread
-
-    async def _remove(self, server: UpstreamServer) -> None:
-        server.cancel_all()
-        self.servers.remove(server)
-        if not self.servers:
-            for upstream in self.upstreams:
-                await upstream.connection.close()
-
-    def _pass(self) -> None:
-        self._is_awake = False
-        for server in self.servers:
-            server.take_incoming()
-            server.give_up_waiting()
-        for priority in PriorityClass:
-            for server in self.servers:
-                server.send_waiting(priority)
-        for server in self.servers:
-            server.note_counts()
-        if self.servers:
-            self.servers.append(self.servers.pop(0))  # each model is first in its turn
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        """Makes the next pass when an upstream's pause or budget ends, or a client has waited for long."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if any(server.waiting.count for server in self.servers):
-            now_s = time.monotonic()
-            wait_s = min(server.wait_s(now_s) for server in self.servers)
-            self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)

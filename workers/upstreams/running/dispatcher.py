@@ -1,0 +1,80 @@
+"""Gives the waiting requests of all models of upstreams their places."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from nightshift.jobs.priorities import PriorityClass
+from workers.upstreams.running.loop import LoopThread
+from workers.upstreams.running.metrics import UpstreamMetrics
+from workers.upstreams.running.server import UpstreamServer
+from workers.upstreams.running.upstream import RunningUpstream
+
+PASS_S: Final = 1.0  # between two looks at requests that wait
+
+
+class Dispatcher:
+    """Gives the waiting requests of all models their places: the most urgent class first."""
+
+    def __init__(self, loop: LoopThread, upstreams: list[RunningUpstream]) -> None:
+        self.metrics = UpstreamMetrics(upstreams)
+        self._loop = loop
+        self.upstreams = upstreams
+        self.servers: list[UpstreamServer] = []
+        self._is_awake = False  # a pass is due
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- any thread
+
+    def add(self, server: UpstreamServer) -> None:
+        self._loop.call(partial(self.servers.append, server))
+
+    def remove(self, server: UpstreamServer) -> None:
+        """Cancels what the server has; the last one ends the thread."""
+        self._loop.wait_for(self._remove(server))
+        if not self.servers:
+            self._loop.stop()
+
+    def call(self, callback: Callable[[], None]) -> None:
+        self._loop.call(callback)
+
+    def wake(self) -> None:
+        """Makes a pass, soon. Many calls may lead to one."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call(self._pass)
+
+    # -- the loop's thread
+
+    async def _remove(self, server: UpstreamServer) -> None:
+        server.cancel_all()
+        self.servers.remove(server)
+        if not self.servers:
+            for upstream in self.upstreams:
+                await upstream.connection.close()
+
+    def _pass(self) -> None:
+        self._is_awake = False
+        for server in self.servers:
+            server.take_incoming()
+            server.give_up_waiting()
+        for priority in PriorityClass:
+            for server in self.servers:
+                server.send_waiting(priority)
+        for server in self.servers:
+            server.note_counts()
+        if self.servers:
+            self.servers.append(self.servers.pop(0))  # each model is first in its turn
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Makes the next pass when an upstream's pause or budget ends, or a client has waited for long."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if any(server.waiting.count for server in self.servers):
+            now_s = time.monotonic()
+            wait_s = min(server.wait_s(now_s) for server in self.servers)
+            self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)
