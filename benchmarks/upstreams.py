@@ -44,7 +44,7 @@ EMPTY: Final = Settings(models=(MODEL.name,), slots=4096, own_tokens=0)
 
 
 class Limit(Protocol):
-    """What a client asks how many requests it may have at once."""
+    """The number of requests that a client may have at once."""
 
     in_flight: int
 
@@ -143,10 +143,10 @@ def beside_client(engine: str, count: int, turns: int, fixed: Sequence[int]) -> 
         by_service(service, rows[: count // 4], "warm-up")
         speeds = {number: by_client(url, rows[: count // 2], Fixed(number)) for number in fixed}
         best = max(speeds, key=lambda number: speeds[number])
-        chosen, found, served, limits = [by_client(url, rows, Fixed(best))], [], [], []
+        chosen, controlled, served, limits = [by_client(url, rows, Fixed(best))], [], [], []
         for turn in range(turns):
             limit = ConcurrencyLimit()
-            found.append(by_client(url, rows, limit))
+            controlled.append(by_client(url, rows, limit))
             served.append(by_service(service, rows, f"rows-{turn}"))
             chosen.append(by_client(url, rows, Fixed(best)))
             limits.append(limit.limit)
@@ -154,7 +154,7 @@ def beside_client(engine: str, count: int, turns: int, fixed: Sequence[int]) -> 
     for number, speed in speeds.items():
         yield _row(f"{engine}, {number} at once, half of the rows", [speed], speeds[best])
     yield _row(f"{engine}, {best} at once", chosen, mean(chosen))
-    yield _row(f"{engine}, control ({', '.join(map(str, limits))} at the end)", found, mean(chosen))
+    yield _row(f"{engine}, control ({', '.join(map(str, limits))} at the end)", controlled, mean(chosen))
     yield _row(f"{engine}, service", served, mean(chosen)) | {"others' CPU": disturbed}
 
 

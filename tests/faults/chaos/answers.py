@@ -92,7 +92,7 @@ class ModelAnswers:
 
 
 class UpstreamAnswers:
-    """Those of simulated upstreams, computed: they follow from the prompt."""
+    """Answers of simulated upstreams, computed: they follow from the prompt."""
 
     def results(self, requests: Sequence[Asked]) -> list[Result]:
         return [self._answer(*request) for request in requests]
