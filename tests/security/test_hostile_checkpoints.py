@@ -48,10 +48,10 @@ def refusal_of(directory: Path, engine_process: bool | None = False) -> str:
     """
     Path("/proc/self/clear_refs").write_text("5")
     before_mib = _status_mib("VmRSS")
+    settings = WorkerSettings(
+        models=(str(directory),), device="cpu", dtype="float32", engine_process=engine_process
+    )
     with pytest.raises(ConfigurationError) as caught:
-        settings = WorkerSettings(
-            models=(str(directory),), device="cpu", dtype="float32", engine_process=engine_process
-        )
         open_models(settings, lambda _: None)
     assert _status_mib("VmHWM") - before_mib <= MEMORY_MIB_MAX
     said = caught.value.message
@@ -194,7 +194,9 @@ def test_a_tokenizer_that_cannot_be_read(models: Path, tmp_path: Path, file: str
         assert file in refusal_of(directory), kind
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 10_000, '{"image_std": "x"}'], ids=repr)
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "[" * 10_000, '{"image_std": "x"}'], ids=lambda content: repr(content[:9])
+)
 def test_a_preprocessor_that_cannot_be_read(models: Path, tmp_path: Path, content: str) -> None:
     directory = Path(shutil.copytree(models / "animals", tmp_path / "animals"))
     (directory / "preprocessor_config.json").write_text(content)
