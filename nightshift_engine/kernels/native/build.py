@@ -1,13 +1,15 @@
 """Builds our C++ kernels at first use, once per machine, and loads them. One library per source.
 
 The library lies in a cache under a name that says what it was made of: source, flags, compiler and CPU. It is
-written under another name and then renamed, so two processes at once do no harm, and it ends with a digest of
-itself, so half a file, or one from another source, is built again rather than loaded.
+written under another name and then renamed, and it ends with a digest of itself, so half a file, or one from
+another source, is built again rather than loaded. Of processes that start at once, one builds and the others
+wait; where the file system has no locks each builds, which does no harm.
 
 Where nothing can be built, one line is logged and the caller gets None: every kernel has a fallback in torch.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import logging
 import os
@@ -16,6 +18,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -80,8 +84,22 @@ def _load(name: str, extra_flags: tuple[str, ...]) -> ctypes.CDLL:
     library = cache_directory() / f"{name}-{_key(name, flags, openmp)}.so"
     if not _is_intact(library):
         library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _build(_source(name), flags, openmp, library)
+        with _locked(library.parent):
+            if not _is_intact(library):  # another process may just have built it
+                _build(_source(name), flags, openmp, library)
     return ctypes.CDLL(str(library))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes from building in `directory`."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _openmp_runtime() -> Path:

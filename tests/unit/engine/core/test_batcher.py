@@ -376,11 +376,11 @@ def test_fewer_steps_carry_prompts_in_a_long_run() -> None:
     def steps(admits_in_groups: bool) -> tuple[int, int]:
         """All steps, and those with prompts."""
         rng = random.Random(1)
-        model = FakeModel(blocks=9_000, slots=SLOTS, budget=2_000, admits_in_groups=admits_in_groups)
-        for number in range(600):
+        model = FakeModel(blocks=3_000, slots=SLOTS, budget=2_000, admits_in_groups=admits_in_groups)
+        for number in range(300):
             model.add(str(number), rng.randint(2, 40), rng.randint(8, 120), "background", group="job")
         planned = [model.step() for _ in range(3_000) if model.batcher.has_work]
-        assert len(model.finished) == 600
+        assert len(model.finished) == 300
         return len(planned), sum(any(chunk.num_tokens > 1 for chunk in chunks) for chunks in planned)
 
     (num_alone, with_prompts_alone), (num_grouped, with_prompts_grouped) = steps(False), steps(True)

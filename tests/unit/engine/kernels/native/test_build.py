@@ -119,11 +119,18 @@ def test_a_broken_file_in_the_cache_is_built_again(
     assert load().twice(21.0) == 42.0
 
 
-def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
+def test_of_two_processes_that_start_at_once_one_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, calls = tmp_path / "compiler", tmp_path / "calls"
+    compiler.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     command = [sys.executable, "-c", LOAD_IN_NEW_PROCESS, str(build.SOURCES)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
     assert [process.communicate(timeout=100)[0] for process in both] == ["True\n", "True\n"]
+    assert sum(" -c " in call for call in calls.read_text().splitlines()) == 1
     assert len(cached(tmp_path)) == 1, "something is left lying about"
     assert load().twice(21.0) == 42.0
 

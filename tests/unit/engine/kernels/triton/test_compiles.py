@@ -30,11 +30,10 @@ CASES = ("0.6B-shaped", "float32, dim 256, everything", "int8", "fp8")
         default=[(90, "float32, dim 256, everything")],
     ),
 )
-def test_every_kernel_compiles_and_fits_the_shared_memory(
-    architecture: int, case: str, tmp_path: Path
-) -> None:
+def test_every_kernel_compiles_and_fits_the_shared_memory(architecture: int, case: str) -> None:
+    """Triton keeps what it compiled in the user's cache, under a digest of the kernel and of itself."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, str(SCRIPT), str(architecture), case]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
