@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nightshift.jobs import JsonObject, Usage
-from tests.unit.workers.upstreams.test_answers import answered, result_of
+from tests.unit.workers.upstreams.messages.test_answers import answered, result_of
 from workers.upstreams.faults import RowRefused
 from workers.upstreams.messages.answers import NoAnswer
 
