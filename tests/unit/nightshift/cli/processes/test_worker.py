@@ -365,7 +365,8 @@ def test_a_worker_without_a_model_is_refused(nightshift):
     ended = nightshift("worker")
     assert (ended.code, ended.err) == (
         1,
-        "nightshift: model: a worker needs a model: use --model or NIGHTSHIFT_MODELS\n",
+        "nightshift: model: a worker needs a model: use --model, --upstream, NIGHTSHIFT_MODELS or "
+        "NIGHTSHIFT_UPSTREAMS\n",
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from nightshift.endpoints.results import Origin, Result
 from nightshift.jobs import JsonObject, Usage
-from tests.unit.workers.upstreams.test_bodies import HI, inference
+from tests.unit.workers.upstreams.messages.test_bodies import HI, inference
 from workers.serving.inference import Progress
 from workers.upstreams.faults import RowRefused
 from workers.upstreams.messages.answers import NoAnswer, StreamedAnswer, read_answer
