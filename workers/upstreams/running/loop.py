@@ -23,8 +23,7 @@ class LoopThread:
 
     def call(self, callback: Callable[[], None]) -> None:
         """Calls it on the thread, soon; from any thread."""
-        is_on_it = threading.get_ident() == self._thread.ident
-        (self._loop.call_soon if is_on_it else self._loop.call_soon_threadsafe)(callback)
+        self._loop.call_soon_threadsafe(callback)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs it on the thread and waits for it; from any other thread."""
