@@ -165,5 +165,5 @@ def test_the_plans_that_the_guide_shows_are_read():
     [plan] = plans_in(shown)
     assert (plan.body["window"], plan.body["job"]["output"]) == (
         "01:00-06:00",
-        "s3://data/summaries/{{date}}/",
+        "file:///home/me/summaries/{{date}}/",
     )

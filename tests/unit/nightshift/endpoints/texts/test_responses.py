@@ -170,15 +170,6 @@ def test_a_wrong_item_is_refused_by_its_place(input, param):
     assert param in refusal.message or "No tool call found" in refusal.message
 
 
-def test_an_image_is_refused_because_no_model_here_reads_one():
-    in_response = refused([{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}])
-    messages = [{"role": "user", "content": [{"type": "image_url"}]}]
-    in_chat = parsing.refused("/v1/chat/completions", messages=messages)
-
-    for refusal in (in_response, in_chat):
-        assert "generative models here read no images" in refusal.message
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
