@@ -1,4 +1,4 @@
-"""Certificates that nobody vouches for."""
+"""Certificates that no authority has signed."""
 
 import datetime
 import ssl

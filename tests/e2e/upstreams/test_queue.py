@@ -1,4 +1,4 @@
-"""The queue before an engine of others: every row once, whoever dies, and chats beside."""
+"""The queue before an engine of others: every row once, whatever is killed, and chats beside."""
 
 from collections.abc import Sequence
 
