@@ -25,7 +25,7 @@ from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-
+TokenId = Annotated[int, Field(ge=0, strict=True)]
 
 TokensKept = Annotated[int, Field(ge=-1, strict=True)]
 """vLLM's `truncate_prompt_tokens`: longer texts are cut to so many; -1: to what the model takes."""

@@ -56,6 +56,8 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int, source_sl
     _check_token_ids("output_logprobs", likeliest, model)
     _check_token_ids("logit_bias", request.sampling.logit_bias, model)
     _check_token_ids("stop_token_ids", request.sampling.stop_token_ids, model)
+    _check_token_ids("logprob_token_ids", request.sampling.logprob_token_ids, model)
+    _check_allowed(request, model)
     if request.sampling.logprobs is not None and len(request.output_logprobs) != len(
         request.output_token_ids
     ):
@@ -110,6 +112,19 @@ def _check_prompt_logprobs(request: Request) -> None:
         raise InvalidRequest(f"prompt_logprobs must be None or 0 to {LOGPROBS_MAX}, got {count}")
     if request.source_token_ids:
         raise InvalidRequest("prompt_logprobs is for decoders: an encoder-decoder's source is not scored")
+
+
+def _check_allowed(request: Request, model: ModelFacts) -> None:
+    """Raises InvalidTokenIds where the allowed tokens only end an output that may not end at once."""
+    sampling, is_guided = request.sampling, request.grammar is not None
+    allowed = sampling.allowed_token_ids
+    _check_token_ids("allowed_token_ids", allowed, model)
+    ends = model.eos_token_ids.union(() if is_guided else sampling.stop_token_ids)
+    if allowed and ends.issuperset(allowed) and (is_guided or sampling.min_tokens):
+        why = "a grammar" if is_guided else f"min_tokens of {sampling.min_tokens}"
+        raise InvalidTokenIds(
+            "allowed_token_ids", f"has only tokens that end the output; {why} asks for more"
+        )
 
 
 def _check_token_ids(what: str, token_ids: Collection[int], model: ModelFacts) -> None:

@@ -43,8 +43,13 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()
+    """Draw no other tokens, but for the forced end of a thought; with a grammar, those that it allows too.
+    Empty: all."""
     logprobs: int | None = None
     """Report each token's log-probability, and those of so many likeliest ones (0: of none besides)."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """Report these in place of the likeliest ones: as many as `logprobs`, no token twice."""
 
     thinking_token_budget: int | None = None
     """Tokens of a thought, after which the marker of its end is forced. None: no limit of its own."""
@@ -54,7 +59,8 @@ class SamplingParams:
         if isinstance(stop, str):  # a common slip, and would otherwise stop at each of its letters
             object.__setattr__(self, "stop", (stop,))
         self._hold("stop", tuple, "must be strings")
-        self._hold("stop_token_ids", tuple, "must be token ids")
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            self._hold(name, tuple, "must be token ids")
         self._hold("logit_bias", dict, "must map token ids to values")
         self._check_lengths()
         self._check_distribution()
@@ -124,8 +130,12 @@ class SamplingParams:
         _require(
             len(self.stop) <= STOP_STRINGS_MAX, self, "stop", f"must be at most {STOP_STRINGS_MAX} strings"
         )
-        valid = _all_token_ids(self.stop_token_ids)
-        _require(valid, self, "stop_token_ids", "must be token ids (integers of 0 or more)")
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids"):
+            valid = _all_token_ids(getattr(self, name))
+            _require(valid, self, name, "must be token ids (integers of 0 or more)")
+        listed = self.logprob_token_ids
+        valid = not listed or len(set(listed)) == len(listed) == self.logprobs
+        _require(valid, self, "logprob_token_ids", f"must be as many tokens as logprobs ({self.logprobs})")
 
 
 def _require(valid: bool, params: SamplingParams, name: str, requirement: str) -> None:

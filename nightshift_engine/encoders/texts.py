@@ -19,6 +19,7 @@ class EncoderText:
     prompt: str = ""
     max_tokens: int | None = None
     """Cut it to at most so many tokens, special ones and the prompt's included; None: never."""
+    adds_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,22 @@ class TextTokenizer:
 
     def tokenize(self, texts: Sequence[EncoderText]) -> list[TextInput]:
         """Raises `InvalidRequest` where a text is none, or nothing is left of one that is cut."""
-        whole = [text for text in texts if text.max_tokens is None]
-        cut = [text for text in texts if text.max_tokens is not None]
+        whole = [text for text in texts if text.adds_special_tokens and text.max_tokens is None]
+        cut = [text for text in texts if text.adds_special_tokens and text.max_tokens is not None]
         tokens = iter(self._tokenizer.encode_all([self._written(text) for text in whole]) if whole else [])
         read = iter(self._read(cut) if cut else [])
         return [
-            self._input(text, next(tokens)) if text.max_tokens is None else self._cut(text, next(read))
+            self._bare(text)
+            if not text.adds_special_tokens
+            else self._input(text, next(tokens))
+            if text.max_tokens is None
+            else self._cut(text, next(read))
             for text in texts
         ]
+
+    def _bare(self, text: EncoderText) -> TextInput:
+        ids = self._tokenizer.encode_all([self._written(text)], add_special_tokens=False)[0]
+        return TextTokens(ids[: text.max_tokens], is_cut=ids != ids[: text.max_tokens])
 
     def _written(self, input: EncoderText) -> str:
         text = input.prompt + input.text

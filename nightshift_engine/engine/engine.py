@@ -524,6 +524,9 @@ class Engine:
         """Appends a sampled token, and sees whether it ends the sequence. One that fails ends alone."""
         sequence = live.sequence
         if token is None:
+            guide, allowed = sequence.guide, sequence.sampling.allowed_token_ids
+            if guide is not None and allowed and not guide.allows_any(allowed, self._model.vocab_size):
+                return self._refuse(live, "it allows none of allowed_token_ids here")
             return self._fail(live, "the model's logits are not finite")
         try:
             sequence.append(token)

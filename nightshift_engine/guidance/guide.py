@@ -36,6 +36,11 @@ class Guide:
         if not self.matcher.consume_token(token):
             raise GrammarFailed(self.matcher.get_error().partition("\n")[0])
 
+    def allows_any(self, token_ids: Seq[int], vocab_size: int) -> bool:
+        """Whether one of these may come next, of a vocabulary of so many."""
+        bits = np.unpackbits(allowed_tokens([self], vocab_size)[0].view(np.uint8), bitorder="little")
+        return bool(bits[list(token_ids)].any())
+
     def forced(self) -> list[int]:
         """Tokens of the only text that can follow, as the tokenizer writes it; none if there are several."""
         return self.matcher.compute_ff_tokens()

@@ -159,7 +159,10 @@ class Adjustments:
     def __init__(self, sequences: Seq[SampledRow], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self._rows = list(enumerate(sequences))
         self._vocab_size = vocab_size
-        self._may_mask = any(s.guide is not None or s.thought is not None for s in sequences)
+        listed = [(row, s.sampling.allowed_token_ids) for row, s in self._rows]
+        self._allowed = {row: self._bits(token_ids) for row, token_ids in listed if token_ids}
+        steered = any(s.guide is not None or s.thought is not None for s in sequences)
+        self._may_mask = steered or bool(self._allowed)
         self._is_masked = False  # in this step
         self._eos_token_ids = eos_token_ids
         penalised = [row for row, s in self._rows if s.sampling.has_penalties]
@@ -204,23 +207,25 @@ class Adjustments:
 
     def _masks(self) -> dict[str, NDArray[Any]]:
         """The rows of which not every token may come next, and the tokens that may, as bits."""
-        forced = [
-            (row, token)
-            for row, s in self._rows
-            if s.thought is not None and (token := s.thought.forced_id) is not None
-        ]
+        masks = dict(self._allowed)
         guided = [(row, s) for row, s in self._rows if s.is_guided_next]
-        self._is_masked = bool(forced or guided)
-        if not self._is_masked:
-            return {}
-        masks = np.zeros((len(forced), -(-self._vocab_size // WORD_BITS)), dtype=np.int32)
-        for mask, (_, token) in zip(masks, forced, strict=True):
-            _allow(mask, token)
-        if guided:
-            masks = np.concatenate([masks, self._guided_masks([s for _, s in guided])])
-        return {"masked_rows": np.array([row for row, _ in [*forced, *guided]]), "masks": masks}
+        for (row, _), mask in zip(guided, self._guided_masks([s for _, s in guided]), strict=True):
+            masks[row] = mask & masks[row] if row in masks else mask
+        for row, s in self._rows:
+            if s.thought is not None and (token := s.thought.forced_id) is not None:
+                masks[row] = self._bits((token,))
+        self._is_masked = bool(masks)
+        return {"masked_rows": np.array([*masks]), "masks": np.stack([*masks.values()])} if masks else {}
+
+    def _bits(self, token_ids: Seq[int]) -> NDArray[np.int32]:
+        """The tokens as a mask: int32 `[vocabulary / 32, rounded up]`, lowest bit first."""
+        bits = np.zeros(-(-self._vocab_size // WORD_BITS) * WORD_BITS, dtype=np.bool_)
+        bits[list(token_ids)] = True
+        return np.packbits(bits, bitorder="little").view(np.int32)
 
     def _guided_masks(self, sequences: Seq[SampledRow]) -> NDArray[np.int32]:
+        if not sequences:
+            return np.zeros((0, 0), dtype=np.int32)
         from ..guidance.guide import allowed_tokens  # needs llguidance
 
         masks = allowed_tokens([s.guide for s in sequences if s.guide is not None], self._vocab_size)

@@ -26,8 +26,11 @@ from .random_rows import RandomRows
 class RawLogprobs:
     """Log-probabilities of some rows, taken before anything changes their logits."""
 
-    def __init__(self, logits: Tensor, rows: Tensor, counts: Seq[int], *, are_kept: bool) -> None:
-        """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked.
+    def __init__(
+        self, logits: Tensor, rows: Tensor, counts: Seq[int], listed: Seq[Seq[int]], *, are_kept: bool
+    ) -> None:
+        """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked;
+        `listed`: those of each row, in place of the likeliest ones, or none.
 
         `are_kept`: they are float32, `rows` are all of them, and nothing changes them before `choose`.
         """
@@ -44,6 +47,8 @@ class RawLogprobs:
             self._values = torch.log_softmax(logits[rows].float(), dim=-1)
             self._shift = (self._values.new_zeros(()), self._values.new_zeros(()))
             top_ids = self._values.topk(num_top, dim=-1).indices
+        for row_ids, token_ids in zip(top_ids, listed, strict=True) if any(listed) else ():
+            row_ids[: len(token_ids)] = torch.tensor(token_ids, dtype=top_ids.dtype)
         self._top_ids, self._top_logprobs = to_host(top_ids), to_host(self._logprobs(top_ids))
 
     def choose(self, tokens: Tensor) -> None:
@@ -157,6 +162,7 @@ class _Batch:
         wishes = [(row, s.sampling.logprobs) for row, s in enumerate(sequences)]
         self._logprob_rows = [row for row, count in wishes if count is not None]
         self._logprob_counts = [count for _, count in wishes if count is not None]
+        self._listed = [sequences[row].sampling.logprob_token_ids for row in self._logprob_rows]
         self._columns: dict[str, Tensor] | None = None
 
     @property
@@ -174,7 +180,8 @@ class _Batch:
 
     def _raw_logprobs(self, logits: Tensor, rows: Tensor) -> RawLogprobs:
         are_all = len(rows) == len(logits) and logits.dtype == torch.float32
-        return RawLogprobs(logits, rows, self._logprob_counts, are_kept=are_all and not self._adjustments)
+        are_kept = are_all and not self._adjustments
+        return RawLogprobs(logits, rows, self._logprob_counts, self._listed, are_kept=are_kept)
 
     def _upload(self, device: torch.device) -> dict[str, Tensor]:
         """Columns that the step needs, in one copy: the numbers of its draws, and at first all columns."""

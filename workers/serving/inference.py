@@ -117,6 +117,8 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         "frequency_penalty": request.frequency_penalty,
         "repetition_penalty": _first(request.repetition_penalty, defaults.repetition_penalty),
         "logit_bias": request.logit_bias,
+        "allowed_token_ids": tuple(request.allowed_token_ids or ()),
+        "logprob_token_ids": tuple(request.listed_token_ids),
         "ignore_eos": request.ignore_eos,
         "logprobs": request.logprobs_asked,
     }
@@ -308,6 +310,7 @@ class _Choice:
         self._tokenizer = tokenizer
         self._num_alternatives = request.logprobs_asked or 0
         self._shows_logprobs = request.logprobs_asked is not None
+        self._is_listed = bool(request.listed_token_ids)
         self._shows_ids = request.shows_token_ids
         self._names_ids = request.names_token_ids
         self._in_shape = endpoint.logprobs
@@ -400,14 +403,13 @@ class _Choice:
         self._read(visible)
         if logprobs is None:
             return Chosen(Chance(named(token_id), None), (), offset)
-        return Chosen(
-            Chance(named(token_id), logprobs.logprob),
-            [
-                Chance(named(id), logprob)
-                for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
-            ],
-            offset,
-        )
+        chance = Chance(named(token_id), logprobs.logprob)
+        is_missing = self._is_listed and token_id not in logprobs.top_ids
+        top = [
+            Chance(named(id), logprob)
+            for id, logprob in zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
+        ]
+        return Chosen(chance, [chance, *top] if is_missing else top, offset)
 
     def _read(self, visible: bytes, *, is_last: bool = False) -> None:
         """Counts the characters that are whole now."""

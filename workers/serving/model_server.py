@@ -194,7 +194,7 @@ def invalid(error: Exception, param: str) -> InvalidRequest:
         return too_long(error.max_tokens, f"{text} has {error.num_tokens} tokens", param, MAY_BE_CUT)
     if isinstance(error, PromptTooLong):
         return too_long(error.limit, f"{error} ('{param}')", param)
-    if isinstance(error, InvalidTokenIds) and error.field in ("logit_bias", "stop_token_ids"):
+    if isinstance(error, InvalidTokenIds) and error.field not in ("prompt", "output", "output_logprobs"):
         param = error.field
     message = str(error)
     return InvalidRequest(message[:1].upper() + message[1:] + ".", param=param)

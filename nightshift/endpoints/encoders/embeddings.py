@@ -14,6 +14,8 @@ from nightshift.endpoints.encoders.images import ImageInput, check_count, image_
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, are_token_ids, too_long
 from nightshift.endpoints.results import TRUNCATED, Origin, Result, Values, count_bytes, count_of
+from nightshift.endpoints.texts.conversations import ConversationFields
+from nightshift.endpoints.texts.generation import Prompt
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
@@ -24,10 +26,10 @@ VECTOR_BYTES: Final = 128  # of an answer, a vector's names and number
 BASE64_BYTES: Final = 6  # of a number: 4 bytes in 5.3 characters
 
 
-class EmbeddingRequest(EncoderRequest):
+class EmbeddingRequest(ConversationFields, EncoderRequest):
     """POST /v1/embeddings. `inputs` are the texts, token id lists or images, one by one."""
 
-    input: Any
+    input: Any = None
     encoding_format: Literal["float", "base64"] = "float"
 
     @field_validator("encoding_format", mode="before")
@@ -38,12 +40,12 @@ class EmbeddingRequest(EncoderRequest):
     @field_validator("input")
     @classmethod
     def _input(cls, value: object) -> object:
-        return _inputs(value)
+        return None if value is None else _inputs(value)
 
     @property
-    def inputs(self) -> list[str | list[int] | ImageInput]:
-        inputs: list[str | list[int] | ImageInput] = self.input
-        return inputs
+    def inputs(self) -> list[Prompt | ImageInput]:
+        conversation, inputs = self.conversation(), self.input
+        return inputs if conversation is None else [conversation]
 
     def check_context(self, tokens_max: int) -> None:
         may_be_cut = self.truncate_prompt_tokens is not None
@@ -67,6 +69,8 @@ class Embeddings(EncoderEndpoint):
         return {"model": model, "input": placeholder}
 
     def check_line(self, body: JsonObject) -> int:
+        if body.get("messages") is not None and body.get("input") is None:
+            return 1
         try:
             return len(_inputs(body.get("input")))
         except ValueError as error:

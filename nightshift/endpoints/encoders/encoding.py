@@ -10,6 +10,7 @@ from nightshift.endpoints.encoders.images import ImageInput
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import Count, ModelRequest, TokensKept
 from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.generation import Prompt, prompt_chars
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject, Usage
 
@@ -37,12 +38,12 @@ class EncoderRequest(ModelRequest):
 
     @property
     @abstractmethod
-    def inputs(self) -> Sequence[str | list[int] | ImageInput]:
-        """The texts, token ids or images, one by one."""
+    def inputs(self) -> Sequence[Prompt | ImageInput]:
+        """The texts, token ids or images, one by one, or a conversation."""
 
     @property
     def text_chars(self) -> int:
-        return sum(len(text) for text in self.inputs if isinstance(text, str))
+        return sum(prompt_chars(text) for text in self.inputs if not isinstance(text, ImageInput))
 
 
 class EncoderEndpoint(Endpoint):

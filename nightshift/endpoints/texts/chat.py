@@ -33,6 +33,7 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
 
 TEXTS: Final = ("text", "input_text", "refusal")  # types of parts
+ROLE_CHARS_MAX: Final = 64
 SHARED: Final = ("file_id", "uuid")
 """Names of what a model's server keeps, also for other tenants: OpenAI's files, vLLM's cached inputs."""
 
@@ -101,7 +102,7 @@ class ToolCall(BaseModel):
 class ChatMessage(ThoughtFields):
     model_config = ConfigDict(extra="ignore")
 
-    role: Literal["developer", "system", "user", "assistant", "tool"]
+    role: Annotated[str, Field(min_length=1, max_length=ROLE_CHARS_MAX)]
     content: Content
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), at_most(CALLS_MAX)] | None = None
     tool_call_id: str | None = None
@@ -220,7 +221,7 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
 
     @property
     def logprobs_asked(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
+        return len(self.listed_token_ids) or self.top_logprobs or 0 if self.logprobs else None
 
     def echoed(self, prompt: int) -> str:
         """The beginning of the answer, where the last message is one of the assistant's, as in vLLM."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nightshift.endpoints.answers import answer_usage
 from nightshift.endpoints.parameters import Flag, WithoutEffect
-from nightshift.endpoints.requests import Count, null_means
+from nightshift.endpoints.requests import Count, TokenId, at_most, invalid_value, null_means
 from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.structured.calls import call_id
 from nightshift.endpoints.structured.guidance import GuidanceFields, read_format
@@ -22,6 +22,7 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 
 CHOICES_MAX: Final = 128  # of a request
+LISTED_TOKENS_MAX: Final = 128
 DONE: Final = StreamEvent("[DONE]")
 
 
@@ -36,6 +37,9 @@ class ChoicesRequest(GenerationRequest):
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
     echo: Annotated[bool, null_means(False)] = False
+    logprob_token_ids: Annotated[list[TokenId], Field(fail_fast=True), at_most(LISTED_TOKENS_MAX)] | None = (
+        None
+    )
     prompt_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
     return_token_ids: Annotated[bool, null_means(False)] = False
     return_tokens_as_token_ids: Annotated[bool, null_means(False)] = False
@@ -46,14 +50,20 @@ class ChoicesRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _come_whole(self) -> Self:
-        wishes = {
-            "prompt_logprobs": self.prompt_logprobs is not None,
-            "return_token_ids": self.return_token_ids,
-        }
-        for name, is_wished in wishes.items():
-            if self.stream and is_wished:
-                raise InvalidRequest(f"'{name}' is not available when 'stream' is enabled.", param=name)
+        if self.stream and self.prompt_logprobs is not None:
+            name = "prompt_logprobs"
+            raise InvalidRequest(f"'{name}' is not available when 'stream' is enabled.", param=name)
+        if self.listed_token_ids and (self.logprobs_asked is None or self.echo):
+            raise invalid_value("logprob_token_ids", "'logprobs' must be set to use it, and 'echo' must not")
         return self
+
+    @property
+    def listed_token_ids(self) -> Sequence[int]:
+        return [*dict.fromkeys(self.logprob_token_ids or ())]
+
+    @property
+    def logprobs_field(self) -> str:
+        return "logprob_token_ids" if self.listed_token_ids else super().logprobs_field
 
     @property
     def prompt_logprobs_shown(self) -> int | None:
@@ -241,12 +251,13 @@ class Chunks(AnswerEvents):
         return [self._choice(choice, says) for says in self.endpoint.chunk_call(piece, id)]
 
     def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
-        """The finish reason."""
-        reason = answer["choices"][choice]["finish_reason"]
-        held = self._held.pop(choice, None)
-        if held is not None:
-            return [self._piece(choice, held, reason)]
-        return [self._choice(choice, self.endpoint.chunk_closing(), finish_reason=reason)]
+        """The finish reason, and the token ids where they are shown."""
+        given, wished = answer["choices"][choice], ("token_ids", "prompt_token_ids")
+        ids = {name: given[name] for name in wished if name in given}
+        shared = {name: answer[name] for name in wished if name in answer and choice == 0}
+        reason, held = given["finish_reason"], self._held.pop(choice, Piece(""))
+        says = (self.endpoint.chunk_delta(held.text) if held else self.endpoint.chunk_closing()) | ids
+        return [self._choice(choice, says, shared, logprobs=held.logprobs, finish_reason=reason)]
 
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
         """The end of the stream, with `include_usage` after token counts without choices."""
@@ -259,20 +270,21 @@ class Chunks(AnswerEvents):
     def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
         return self.failed(error)
 
-    def _piece(self, choice: int, piece: Piece, finish_reason: str | None = None) -> StreamEvent:
-        delta = self.endpoint.chunk_delta(piece.text)
-        return self._choice(choice, delta, logprobs=piece.logprobs, finish_reason=finish_reason)
+    def _piece(self, choice: int, piece: Piece) -> StreamEvent:
+        return self._choice(choice, self.endpoint.chunk_delta(piece.text), logprobs=piece.logprobs)
 
     def _choice(
         self,
         index: int,
         says: JsonObject,
+        beside: JsonObject | None = None,
         *,
         logprobs: JsonObject | None = None,
         finish_reason: str | None = None,
     ) -> StreamEvent:
-        choice = {"index": index, **says, "logprobs": logprobs, "finish_reason": finish_reason}
-        return StreamEvent.from_json(self._chunk([choice]))
+        ids: JsonObject = {"token_ids": []} if self.request.shows_token_ids else {}
+        choice = {"index": index, **ids, **says, "logprobs": logprobs, "finish_reason": finish_reason}
+        return StreamEvent.from_json(self._chunk([choice]) | (beside or {}))
 
     def _chunk(self, choices: list[JsonObject]) -> JsonObject:
         return {

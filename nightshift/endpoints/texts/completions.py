@@ -85,7 +85,7 @@ class CompletionRequest(ChoicesRequest):
 
     @property
     def logprobs_asked(self) -> int | None:
-        return self.logprobs
+        return self.logprobs if self.logprobs is None else len(self.listed_token_ids) or self.logprobs
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -124,7 +124,7 @@ class CompletionRequest(ChoicesRequest):
 
     @property
     def logprobs_field(self) -> str:
-        return "logprobs"
+        return super().logprobs_field if self.listed_token_ids else "logprobs"
 
     @property
     def choices_asked(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from pydantic import (
 from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize, answer_id
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.parameters import Flag, WithoutEffect
-from nightshift.endpoints.requests import ModelRequest, at_most, null_means
+from nightshift.endpoints.requests import ModelRequest, TokenId, at_most, null_means
 from nightshift.endpoints.results import Result, Values
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, guidance_of
 from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, tools_of
@@ -34,6 +34,7 @@ REASONING: Final = "reasoning"  # the column of thoughts, of endpoints that part
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
+ALLOWED_TOKENS_MAX: Final = 1024
 SEED_MAX: Final = 2**63 - 1
 CHOICE_BYTES: Final = 512  # a choice of an answer without its text: ids, names, its number
 CALL_BYTES: Final = 512  # a call without its arguments: ids, names
@@ -137,9 +138,6 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-TokenId = Annotated[int, Field(ge=0, strict=True)]
-
-
 class StreamOptions(BaseModel):
     """An endpoint may have more."""
 
@@ -161,6 +159,9 @@ class GenerationRequest(ModelRequest):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: (
         Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], at_most(LOGIT_BIAS_MAX)] | None
+    ) = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, fail_fast=True), at_most(ALLOWED_TOKENS_MAX)] | None
     ) = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: Annotated[bool, null_means(False)] = False
@@ -246,6 +247,11 @@ class GenerationRequest(ModelRequest):
     @abstractmethod
     def logprobs_asked(self) -> int | None:
         """Alternatives per token's log-probability; None: no log-probabilities."""
+
+    @property
+    def listed_token_ids(self) -> Sequence[int]:
+        """The alternatives themselves, in place of the likeliest ones; empty: those."""
+        return ()
 
     @property
     def prompt_logprobs_shown(self) -> int | None:

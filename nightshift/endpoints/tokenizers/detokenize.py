@@ -8,9 +8,8 @@ from pydantic import Field
 from nightshift.endpoints.answer_objects import DetokenizedText
 from nightshift.endpoints.answers import AnswerSize
 from nightshift.endpoints.endpoint import ColumnType
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import ModelRequest, TokenId
 from nightshift.endpoints.results import Values
-from nightshift.endpoints.texts.generation import TokenId
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest, Tokens
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject

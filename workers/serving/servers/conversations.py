@@ -1,6 +1,8 @@
 """Conversations as a chat template writes them: its arguments, and the thoughts of earlier answers."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from nightshift.endpoints.requests import invalid_value
@@ -12,6 +14,8 @@ from nightshift_engine.models import Tokenizer
 from workers.serving.model_server import invalid
 
 KWARGS: Final = "chat_template_kwargs"
+ROLES: Final = ("system", "user", "assistant", "tool")
+_MARK: Final = "\N{SYMBOL FOR UNIT SEPARATOR}%d\N{SYMBOL FOR UNIT SEPARATOR}"
 _ENDINGS: Final[Mapping[Ending, dict[str, Any]]] = {
     "answer": {},
     "message": {"add_generation_prompt": False},
@@ -40,11 +44,26 @@ def conversation_text(tokenizer: ChatTokenizer, prompt: Conversation, field: str
     effort = {} if prompt.effort is None else tokenizer.effort_arguments(prompt.effort)
     arguments = effort | dict(prompt.arguments)
     try:
-        return tokenizer.chat_text(messages, **shown, **arguments)
+        text = tokenizer.chat_text(messages, **shown, **arguments)
+        _check_roles(messages, partial(tokenizer.chat_text, **shown, **arguments), field)
+        return text
     except EngineRefusal as error:
         if arguments and _takes(tokenizer, messages, shown):
             field = KWARGS if prompt.arguments else effort_field
         raise invalid(error, field) from error
+
+
+def _check_roles(messages: list[JsonObject], written: Callable[[list[JsonObject]], str], field: str) -> None:
+    """Raises InvalidRequest for the first message in a role of its own that the template leaves out."""
+    own = [at for at, message in enumerate(messages) if message["role"] not in ROLES]
+    marked = list(messages)
+    for at in own:
+        marked[at] = messages[at] | {"content": _MARK % at}
+    shown = set(re.findall(_MARK.replace("%d", r"(\d+)"), written(marked)) if own else ())
+    for at in own:
+        if str(at) not in shown:
+            role = messages[at]["role"]
+            raise invalid_value(f"{field}[{at}].role", f"the chat template leaves out the role {role!r}")
 
 
 def thought_budget(tokenizer: Tokenizer, thinking: Thinking | None) -> int | None:

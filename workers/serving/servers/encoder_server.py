@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 import numpy as np
 
 from nightshift.endpoints import Endpoint
+from nightshift.endpoints.encoders.embeddings import EmbeddingRequest
 from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.encoders.images import ImageInput
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.generation import Conversation, Prompt
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
@@ -42,7 +44,7 @@ from workers.serving.model_server import (
     invalid,
     takes_no_images,
 )
-from workers.serving.servers.model_tokens import Tokenizer, show_tokens
+from workers.serving.servers.model_tokens import ModelTokens, Tokenizer, show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize, tokens_kept
 from workers.serving.stepping_server import SteppingServer
 
@@ -262,7 +264,8 @@ class EmbeddingServer(EncoderServer):
 
     def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
         assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
-        return endpoint.input_field
+        is_conversation = isinstance(request, EmbeddingRequest) and request.messages is not None
+        return "messages" if is_conversation else endpoint.input_field
 
     def result(self, inference: Inference, output: EncodeOutput) -> Result:
         endpoint, request = inference.endpoint, inference.request
@@ -284,21 +287,25 @@ class EmbeddingServer(EncoderServer):
 
     def parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
-        assert isinstance(request, EncoderRequest), "its requests are for vectors"
+        assert isinstance(request, EmbeddingRequest), "its requests are for vectors"
+        field, adds = self.input_place(endpoint, request, None), request.adds_special_tokens
         try:
             max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
             prompt = self._prompt(request)
-            return [self._part(given, endpoint.input_field, prompt, max_tokens) for given in request.inputs]
+            return [self._part(given, field, prompt, max_tokens, adds) for given in request.inputs]
         except InvalidRequest as error:
             return error
 
-    def _prompt(self, request: EncoderRequest) -> str:
+    def _prompt(self, request: EmbeddingRequest) -> str:
         """Raises InvalidRequest for a prompt that the checkpoint has not, and before token ids."""
         prompts, field = self._encoder.prompts, request.prompt_field
         if field is None:
-            return prompts.default
-        if not all(isinstance(given, str) for given in request.inputs):
-            raise InvalidRequest("A prompt goes before texts, not before token ids.", param=field)
+            return prompts.default if request.adds_special_tokens else ""
+        if not (request.adds_special_tokens and all(isinstance(given, str) for given in request.inputs)):
+            message = (
+                "A prompt goes before texts with their special tokens, not before token ids or messages."
+            )
+            raise InvalidRequest(message, param=field)
         try:
             if request.prompt_name is not None:
                 return prompts.named(request.prompt_name)
@@ -308,16 +315,18 @@ class EmbeddingServer(EncoderServer):
             raise InvalidRequest(message, param=field, code="invalid_value") from error
 
     def _part(
-        self, given: str | list[int] | ImageInput, field: str, prompt: str, max_tokens: int | None
+        self, given: Prompt | ImageInput, field: str, prompt: str, max_tokens: int | None, adds_special: bool
     ) -> Part:
         """A text with its prompt, or token ids. Raises InvalidRequest."""
+        if isinstance(given, Conversation):
+            given, prompt = ModelTokens(self.tokenizer, self.context_length).shown(given), ""
         if isinstance(given, ImageInput):
             raise takes_no_images(self.model, field)
         if isinstance(given, str):
             if max_tokens is None or not self._encoder.reads_parts:
                 advice = MAY_BE_CUT if max_tokens is None else ""
                 check_length(len(given), self.context_length, field, advice)
-            return EncoderText(given, prompt, max_tokens)
+            return EncoderText(given, prompt, max_tokens, adds_special)
         if max_tokens is None or len(given) <= max_tokens:
             return given
         return TextTokens(given[:max_tokens], is_cut=True)

@@ -22,6 +22,7 @@ from nightshift.endpoints.encoders.images import ImageInput, check_count
 from nightshift.endpoints.encoders.scoring import ScoringEndpoint, ScoringRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.generation import Conversation
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model
 from nightshift.outbound.safe_http import NoAnswer
@@ -257,9 +258,9 @@ class ImageEmbeddingServer(ImageServer):
         assert isinstance(request, EncoderRequest), "its requests are for vectors"
         images = []
         for index, given in enumerate(request.inputs):
-            place = f"input[{index}]"
+            place = "messages" if isinstance(given, Conversation) else f"input[{index}]"
             if not isinstance(given, str | ImageInput):
-                raise InvalidRequest(f"'{self.model.id}' takes images, not tokens.", param=place)
+                raise InvalidRequest(f"'{self.model.id}' takes images, not tokens or messages.", param=place)
             images.append(_NamedImage(given if isinstance(given, ImageInput) else ImageInput(given), place))
         return _counted(images)
 

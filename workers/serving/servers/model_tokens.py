@@ -57,12 +57,13 @@ class ModelTokens:
         field = "messages" if isinstance(prompt, Conversation) else "prompt"
         check_length(prompt_chars(prompt), self.context_length, field)
         try:
-            text = prompt if isinstance(prompt, str) else self._shown(prompt)
+            text = prompt if isinstance(prompt, str) else self.shown(prompt)
             return self._tokenizer.encode_all([text], add_special_tokens=add_special_tokens)[0]
         except EngineRefusal as error:
             raise invalid(error, field) from error
 
-    def _shown(self, prompt: Prompt) -> str:
+    def shown(self, prompt: Prompt) -> str:
+        """A conversation in the chat template. Raises InvalidRequest."""
         assert isinstance(prompt, Conversation), "token ids are not tokenized"
         check_template(self._tokenizer.chat_template, prompt, None, "messages")  # no tool is called
         return conversation_text(self._tokenizer, prompt, "messages", "reasoning_effort")

@@ -86,6 +86,8 @@ class Spoken:
     calls: list[Call] = field(default_factory=list)
     logprobs: JsonObject | None = None
     prompt_logprobs: Sequence[JsonObject | None] | None = None
+    token_ids: list[int] | None = None  # None: they are not told
+    prompt_token_ids: Sequence[int] | None = None
 
     @property
     def reason(self) -> str:
@@ -136,7 +138,7 @@ class StreamedAnswer:
             self._usage = chunk
         with _reading():
             for choice in chunk.get("choices") or ():
-                yield from self._take_choice(choice)
+                yield from self._take_choice({"prompt_token_ids": chunk.get("prompt_token_ids")} | choice)
 
     @property
     def is_whole(self) -> bool:
@@ -168,6 +170,10 @@ class StreamedAnswer:
         spoken.text += text
         spoken.reasoning += reasoning
         parts = [_call_part(spoken, call) for call in said.get("tool_calls") or ()]
+        if told_ids := choice.get("token_ids"):
+            spoken.token_ids = spoken.token_ids or []
+            spoken.token_ids += told_ids
+        spoken.prompt_token_ids = spoken.prompt_token_ids or choice.get("prompt_token_ids")
         tokens = choice.get("token_ids") or (ONE_TOKEN if text or reasoning or parts or logprobs else ())
         self._tokens += len(tokens)
         if text and not text[-1].isspace() and not spoken.reasoning and self._tokens < self._tokens_max:
@@ -186,6 +192,9 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
     if len(spoken) != request.num_choices:
         said = f"The upstream answers with {len(spoken)} choices, not with {request.num_choices}."
         raise RowRefused(400, said, "n", "unsupported_parameter")
+    if request.shows_token_ids and any(one.token_ids is None for one in spoken):
+        said = "The upstream tells no token ids."
+        raise RowRefused(400, said, "return_token_ids", "unsupported_parameter")
     id = endpoint.answer_id(identity.name)
     choices = [
         Choice(
@@ -195,6 +204,7 @@ def _text_result(inference: Inference, spoken: Sequence[Spoken], usage: Usage) -
             [call_json(call, id, number, index) for index, call in enumerate(one.calls)],
             one.reasoning if _shows_thought(inference) else "",
             one.prompt_logprobs,
+            *((one.token_ids, one.prompt_token_ids) if request.shows_token_ids else ()),
         )
         for number, one in enumerate(spoken)
     ]
@@ -209,7 +219,7 @@ def _choices(body: JsonObject, inference: Inference) -> list[Spoken]:
     if not isinstance(choices, list) or not choices:
         raise NoAnswer("it has no choices")
     in_order = sorted(choices, key=lambda choice: choice.get("index", 0))
-    beside = {"prompt_logprobs": body.get("prompt_logprobs")}  # as vLLM's of a chat
+    beside = {name: body.get(name) for name in ("prompt_logprobs", "prompt_token_ids")}  # vLLM's of a chat
     return [_spoken(beside | choice, inference) for choice in in_order]
 
 
@@ -224,6 +234,8 @@ def _spoken(choice: JsonObject, inference: Inference) -> Spoken:
         [Call(function["name"], is_whole=True, pieces=[_arguments(function)]) for function in functions],
         _logprobs_of(inference, choice),
         choice["prompt_logprobs"],
+        choice.get("token_ids"),
+        choice["prompt_token_ids"],
     )
 
 

@@ -15,6 +15,7 @@ from nightshift.endpoints.responses.request import STATEFUL, ResponsesRequest
 from nightshift.endpoints.responses.storing import FIELDS
 from nightshift.endpoints.structured.tools import Tools
 from nightshift.endpoints.texts.chat import ChatRequest, with_text_arguments
+from nightshift.endpoints.texts.conversations import ConversationFields
 from nightshift.endpoints.texts.functions import in_new_form
 from nightshift.endpoints.texts.generation import Conversation, GenerationRequest, TextEndpoint
 from nightshift.errors import InvalidRequest
@@ -89,8 +90,8 @@ def _media(body: JsonObject, request: ModelRequest) -> Iterator[JsonObject]:
     given = body.get("input")
     if not isinstance(request, GenerationRequest):
         yield from filter(is_image, given if isinstance(given, list) else [given])
-        return
-    for prompt in request.prompts_given:
+    prompts = request.prompts_given if isinstance(request, GenerationRequest) else ()
+    for prompt in [request.conversation()] if isinstance(request, ConversationFields) else prompts:
         for message in prompt.messages if isinstance(prompt, Conversation) and prompt.media else ():
             content = message["content"]
             yield from (part for part in content if isinstance(part, dict) and part["type"] != "text")

@@ -37,8 +37,8 @@ def may_continue(request: ModelRequest, *, continues_chats: bool) -> bool:
         case _:
             return False
     looks_back = request.presence_penalty or request.frequency_penalty
-    shows_more = request.logprobs_asked is not None or request.reads_prompts or request.echoed(0)
-    has_form = request.guidance is not None
+    shows_more = request.logprobs_asked is not None or request.reads_prompts or request.shows_token_ids
+    has_form = request.guidance is not None or request.echoed(0)
     return is_text and request.num_choices == 1 and not (looks_back or shows_more or has_form)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nightshift_engine import Completion, Grammar, Request, SamplingParams
-from nightshift_engine.errors import GrammarFailed
+from nightshift_engine.errors import GrammarFailed, InvalidRequest
 from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import Compiling, GrammarCompiler
 from nightshift_engine.sampling.adjustments import mask_tokens
@@ -260,3 +260,26 @@ def test_masks_ban_all_tokens_whose_bit_is_not_set(vocab_size: int) -> None:
     mask_tokens(logits, torch.tensor([0, 2]), masks)
 
     torch.testing.assert_close(logits, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_a_guided_output_has_the_tokens_that_its_grammar_and_its_request_allow(
+    padded: Path, overlap_steps: bool
+) -> None:
+    engine = make_engine(padded, overlap_steps=overlap_steps)
+    tokens = {name: tuple(engine.tokenizer.encode(name)) for name in ("no", "yep")}
+    requests = [guided(name, YES_OR_NO, allowed_token_ids=(*ids, EOS)) for name, ids in tokens.items()]
+    free = Request("free", [4], greedy(4))
+    said, stuck, other = complete(engine, *requests, free)
+
+    assert (said.text, said.finish_reason) == ("no", "stop")
+    assert (stuck.finish_reason, stuck.error) == (
+        "abort",
+        "the grammar cannot be used: it allows none of allowed_token_ids here",
+    )
+    assert outcome(other) == outcome(complete(make_engine(padded), free)[0]), "others run on"
+
+
+def test_allowed_tokens_that_only_end_a_guided_output_are_refused(padded: Path) -> None:
+    with pytest.raises(InvalidRequest, match="only tokens that end the output; a grammar asks for more"):
+        make_engine(padded).add(guided("end", YES_OR_NO, allowed_token_ids=(EOS,)))

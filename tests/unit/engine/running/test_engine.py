@@ -154,6 +154,15 @@ def test_an_interactive_request_overtakes_bulk_that_fills_the_engine(llama: Path
         (Request("a", [1], output_token_ids=["x"]), "output has a token id that is none"),  # type: ignore[list-item]
         (Request("a", [1], SamplingParams(logit_bias={900: 1.0})), "logit_bias has token id 900"),
         (Request("a", [1], SamplingParams(stop_token_ids=(900,))), "stop_token_ids has token id 900"),
+        (Request("a", [1], SamplingParams(allowed_token_ids=(3, 900))), "allowed_token_ids has token id 900"),
+        (
+            Request("a", [1], SamplingParams(allowed_token_ids=(EOS,), min_tokens=2)),
+            "only tokens that end the output; min_tokens of 2 asks for more",
+        ),
+        (
+            Request("a", [1], SamplingParams(logprobs=1, logprob_token_ids=(900,))),
+            "logprob_token_ids has token id 900",
+        ),
         (Request("a", [1], priority="urgent"), "priority must be one of interactive, standard, background"),  # type: ignore[arg-type]
     ],
 )

@@ -37,6 +37,8 @@ def random_request(number: int, rng: random.Random) -> Request:
         {"temperature": 1.0, "min_tokens": 4, "logit_bias": {EOS: 8.0}},
         {"temperature": 1.0, "frequency_penalty": 1.5, "min_tokens": 4, "logprobs": 1},
         {"temperature": 0.0, "logprobs": 2},
+        {"temperature": 1.0, "min_tokens": 4, "allowed_token_ids": (*range(40, 60), EOS), "logprobs": 1},
+        {"temperature": 0.0, "logprobs": 3, "logprob_token_ids": (9, 200, 4)},
     ]
     shared = [7] * 9  # a beginning that several have, so that prefixes are found
     prompt = (shared if rng.random() < 0.4 else []) + [rng.randrange(256) for _ in range(rng.randint(1, 20))]
@@ -142,6 +144,8 @@ def test_a_step_is_launched_before_the_last_is_read_and_the_surplus_token_is_dis
         {"repetition_penalty": 1.2, "temperature": 1.0, "top_p": 0.5},
         {"min_tokens": 2},
         {"logit_bias": {65: 1.0}},
+        {"allowed_token_ids": (65, 66, 67)},
+        {"logprobs": 1, "logprob_token_ids": (9,)},
     ],
 )
 def test_no_way_of_sampling_makes_a_step_wait_for_the_last(llama: Path, params: dict[str, Any]) -> None:
@@ -174,6 +178,7 @@ def test_a_launch_that_fails_loses_neither_the_step_in_flight_nor_itself(llama: 
         {"temperature": 1.0, "top_k": 5, "top_p": 0.9, "min_p": 0.05},
         {"temperature": 0.0, "logit_bias": {3: 1.0}},
         {"temperature": 0.0, "presence_penalty": 1.0},
+        {"temperature": 1.0, "allowed_token_ids": (3, 4), "logprobs": 2, "logprob_token_ids": (3, 9)},
     ],
 )
 def test_choosing_reads_nothing_back_from_the_device(params: dict[str, Any]) -> None:

@@ -138,6 +138,13 @@ def test_a_thought_ends_at_its_budget(overlap_steps: bool, budget: int, sampling
     assert completion.num_reasoning_tokens == budget + 2
 
 
+def test_a_thought_ends_at_its_budget_also_where_its_end_is_no_allowed_token() -> None:
+    sampling = greedy(9, allowed_token_ids=(BEGIN, 65), thinking_token_budget=2)
+    completion = answered(saying("<think>abcdefgh"), sampling=sampling)
+
+    assert completion.token_ids == [BEGIN, 65, 65, END, *[65] * 5]
+
+
 @pytest.mark.parametrize("overlap_steps", [False, True])
 def test_a_closing_of_several_tokens_is_forced_whole(overlap_steps: bool) -> None:
     engine = saying(f"<|channel|>analysis<|message|>{'a' * 60}", HARMONY, overlap_steps=overlap_steps)

@@ -212,6 +212,32 @@ def test_next_to_no_temperature_draws_the_likeliest_token(temperature: float) ->
     assert sample(logits, *rows) == logits.argmax(dim=-1).tolist()
 
 
+@pytest.mark.parametrize(
+    "others", [{}, {"top_k": 2}, {"logit_bias": {9: 100.0}}, {"repetition_penalty": 2.0}]
+)
+def test_only_allowed_tokens_are_drawn_however_often_they_are_listed(
+    logits: Tensor, others: dict[str, Any]
+) -> None:
+    once, twice = (draws(logits, 200, allowed_token_ids=ids, **others) for ids in ((3, 9, 14), (14, 3, 9, 3)))
+
+    assert set(once) <= {3, 9, 14}
+    assert once == twice
+    assert draws(logits, 20, allowed_token_ids=range(VOCAB)) == draws(logits, 20)
+
+
+def test_an_allowed_end_waits_for_min_tokens(logits: Tensor) -> None:
+    logits[EOS] = 50.0
+    allowed = {"allowed_token_ids": (4, EOS), "min_tokens": 1, "temperature": 0.0}
+
+    assert sample(logits.expand(2, -1), sequence(**allowed), sequence(output=(4,), **allowed)) == [4, EOS]
+
+
+def test_each_row_has_its_own_allowed_tokens(logits: Tensor) -> None:
+    rows = [sequence(temperature=0.0, allowed_token_ids=(token,)) for token in (5, 20)]
+
+    assert sample(logits.expand(3, -1), *rows, sequence(temperature=0.0)) == [5, 20, int(logits.argmax())]
+
+
 # Log-probabilities
 
 
@@ -232,6 +258,18 @@ def test_logprobs_are_the_models_own_whatever_is_done_to_the_choice(logits: Tens
     assert logprobs.logprob == pytest.approx(float(expected[worst]))
     assert list(logprobs.top_ids) == expected.topk(3).indices.tolist()
     assert list(logprobs.top_logprobs) == pytest.approx(expected.topk(3).values.tolist())
+
+
+def test_listed_tokens_are_reported_in_place_of_the_likeliest(logits: Tensor) -> None:
+    expected = torch.log_softmax(logits, -1)
+    listed = sorted((3, 7, 11), key=lambda token: -expected[token])
+    rows = [sequence(logprobs=3, logprob_token_ids=(7, 3, 11), allowed_token_ids=(5,)), sequence(logprobs=1)]
+
+    shown, likeliest = logprobs_of(logits.expand(2, -1), *rows).values()
+
+    assert (list(shown.top_ids), shown.logprob) == (listed, pytest.approx(float(expected[5])))
+    assert list(shown.top_logprobs) == pytest.approx(expected[listed].tolist())
+    assert likeliest.top_ids == (int(logits.argmax()),)
 
 
 def test_only_rows_that_ask_get_logprobs_and_as_many_as_they_ask(logits: Tensor) -> None:

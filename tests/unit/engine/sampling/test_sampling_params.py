@@ -33,6 +33,9 @@ from nightshift_engine.errors import InvalidSamplingParams
         ("stop", tuple(str(number) for number in range(100))),
         ("stop_token_ids", (-1,)),
         ("stop_token_ids", ("a",)),
+        ("allowed_token_ids", (-1,)),
+        ("allowed_token_ids", 5),
+        ("logprob_token_ids", (3, 4)),  # without as many logprobs
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0.0),

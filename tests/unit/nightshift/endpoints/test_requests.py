@@ -43,6 +43,10 @@ from tests.unit.nightshift.endpoints.parsing import MESSAGE, parsed, refused
         ("prompt", None, "prompt"),
         ("temperature", 10**400, "temperature"),
         ("logit_bias", {"5": 101}, "logit_bias.5"),
+        ("allowed_token_ids", [], "allowed_token_ids"),
+        ("allowed_token_ids", [3, -1], "allowed_token_ids[1]"),
+        ("allowed_token_ids", [*range(1025)], "allowed_token_ids"),
+        ("logprob_token_ids", [3], "logprob_token_ids"),
     ],
 )
 def test_a_refusal_names_the_field_as_the_caller_wrote_it(field, value, param):
@@ -174,9 +178,50 @@ def test_a_wrong_stop_token_is_refused_by_its_place(route, value, param):
     assert refused(route, stop_token_ids=value).param == param
 
 
+def test_listed_tokens_need_log_probabilities_of_the_answer_alone():
+    assert parsed("/v1/completions", logprobs=0, logprob_token_ids=[3, 4, 3]).logprobs_asked == 2
+    assert refused("/v1/chat/completions", logprob_token_ids=[3]).param == "logprob_token_ids"
+    assert (
+        refused("/v1/completions", logprobs=1, echo=True, logprob_token_ids=[3]).param == "logprob_token_ids"
+    )
+
+
+def test_messages_of_an_encoder_are_a_text_that_no_answer_follows():
+    (conversation,) = parsed("/v1/embeddings", input=None, messages=[MESSAGE]).inputs
+    (begun,) = parsed("/v1/embeddings", input=None, messages=[MESSAGE], add_generation_prompt=True).inputs
+
+    assert ([*conversation.messages], conversation.ending, begun.ending) == ([MESSAGE], "message", "answer")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [MESSAGE]}, "messages"),
+        ({"input": None}, "input"),
+        ({"input": None, "messages": []}, "messages"),
+        ({"input": None, "messages": [{"role": "user"}]}, "messages[0].content"),
+        (
+            {
+                "input": None,
+                "messages": [MESSAGE],
+                "add_generation_prompt": True,
+                "continue_final_message": True,
+            },
+            "continue_final_message",
+        ),
+    ],
+)
+def test_messages_and_an_input_are_told_apart(fields, param):
+    assert refused("/v1/embeddings", **fields).param == param
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
+        ({"role": "", "content": "a"}, "messages[0].role"),
+        ({"role": "r" * 65, "content": "a"}, "messages[0].role"),
+        ({"role": None, "content": "a"}, "messages[0].role"),
+        ({"content": "a"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
@@ -292,6 +337,9 @@ MANY = Unread([{}] * 3000)
         ("chat/completions", {"messages": [MESSAGE | {"role": "assistant", "tool_calls": MANY}]}),
         ("chat/completions", {"stop": MANY}),
         ("chat/completions", {"stop_token_ids": MANY}),
+        ("chat/completions", {"allowed_token_ids": MANY}),
+        ("completions", {"logprobs": 1, "logprob_token_ids": MANY}),
+        ("embeddings", {"messages": MANY}),
         ("chat/completions", {"tools": MANY}),
         ("chat/completions", {"guided_choice": MANY}),
         ("chat/completions", {"logit_bias": UnreadObject.fromkeys(map(str, range(3000)), 1)}),

@@ -41,6 +41,45 @@ def test_every_chunk_of_a_completion_with_logprobs_has_some(pieces, chunks):
     assert [c["finish_reason"] for c in choices] == [None] * (len(chunks) - 1) + ["stop"]
 
 
+@pytest.mark.parametrize("logprobs", [None, 0])
+def test_token_ids_of_a_streamed_choice_come_with_its_end(logprobs):
+    body = {
+        "model": "m",
+        "prompt": ["p", "q"],
+        "logprobs": logprobs,
+        "stream": True,
+        "return_token_ids": True,
+    }
+    request = Completions().parse(body)
+    assert isinstance(request, GenerationRequest)
+    events = Completions().events(request, AnswerHead("cmpl-1", 1, PriorityClass.STANDARD))
+    ends = [{"finish_reason": "stop", "token_ids": [5, n], "prompt_token_ids": [7, n]} for n in (0, 1)]
+    pieces = [Piece(text, logprobs_of(text) if logprobs == 0 else None) for text in "ab"]
+    for choice in (0, 1):
+        sent = [event for piece in pieces for event in events.piece(choice, piece)]
+        sent += events.closing(choice, {"choices": ends})
+        shown = [json.loads(event.data)["choices"][0] for event in sent]
+
+        nothing = [None] * (len(shown) - 1)
+        assert [choice_shown["token_ids"] for choice_shown in shown] == [[] for _ in nothing] + [[5, choice]]
+        assert [choice_shown.get("prompt_token_ids") for choice_shown in shown] == [*nothing, [7, choice]]
+        assert "".join(choice_shown["text"] for choice_shown in shown) == "ab"
+
+
+def test_the_prompt_of_a_streamed_chat_is_shown_once_beside_its_choices():
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "n": 2, "stream": True}
+    request = Chat().parse(body | {"return_token_ids": True})
+    assert isinstance(request, GenerationRequest)
+    events = Chat().events(request, AnswerHead("chatcmpl-1", 1, PriorityClass.STANDARD))
+    ends = [{"finish_reason": "stop", "token_ids": [n]} for n in (0, 1)]
+    answer = {"choices": ends, "prompt_token_ids": [7]}
+    opening, chunks = events.opening()[0], [event for n in (0, 1) for event in events.closing(n, answer)]
+
+    assert json.loads(opening.data)["choices"][0]["token_ids"] == []
+    assert [json.loads(chunk.data)["choices"][0]["token_ids"] for chunk in chunks] == [[0], [1]]
+    assert [json.loads(chunk.data).get("prompt_token_ids") for chunk in chunks] == [[7], None]
+
+
 def test_a_chats_thought_comes_in_deltas_of_both_names():
     request = Chat().parse({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True})
     assert isinstance(request, GenerationRequest)

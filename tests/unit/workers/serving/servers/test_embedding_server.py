@@ -322,6 +322,46 @@ def test_prompts_that_are_no_texts_are_refused_at_load(
         serve(with_prompts(tmp_path, **said))
 
 
+def test_a_text_may_come_without_special_tokens_and_then_has_no_prompt(
+    prompted: Served, plain: Served
+) -> None:
+    cut = ask(plain.models, "w1 w2 w3", add_special_tokens=False, truncate_prompt_tokens=2)
+
+    assert_embeds(ask(plain.models, ["w1 w2", [5]], add_special_tokens=False), plain, [5, 6], [5])
+    assert_embeds(cut, plain, [5, 6])
+    assert cut.body["usage"]["truncated_inputs"] == 1
+    assert_embeds(ask(prompted.models, "w1", add_special_tokens=False), prompted, [5])
+    error = refused(prompted.models, "w1", add_special_tokens=False, prompt_name="query")
+    assert error.param == "prompt_name"
+
+
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}w3{% endif %}"
+SAID = [{"role": "user", "content": "w1"}, {"role": "critic", "content": "w2"}]
+
+
+def test_a_conversation_is_embedded_as_its_template_writes_it(
+    tmp_path: Path, serve: Serve, plain: Served
+) -> None:
+    directory = save_checkpoint(tmp_path, tiny_bert())
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    served = Served(directory, serve(directory))
+    begun = ask(served.models, None, messages=SAID, add_generation_prompt=True)
+    cut = ask(served.models, None, messages=SAID, truncate_prompt_tokens=1)
+
+    assert_embeds(ask(served.models, None, messages=SAID), served, [5, 6])
+    assert_embeds(begun, served, [5, 6, 7])
+    assert_embeds(cut, served, [5])
+    assert_embeds(ask(served.models, None, messages=SAID, add_special_tokens=True), served, [2, 5, 6, 3])
+    assert (begun.body["usage"]["prompt_tokens"], cut.body["usage"]["truncated_inputs"]) == (3, 1)
+    long = refused(served.models, None, messages=[{"role": "user", "content": "w1 " * 600}])
+    assert (long.param, long.code) == ("messages", "context_length_exceeded")
+    assert refused(served.models, None, messages=SAID, prompt_name="query").param == "prompt_name"
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    assert refused(served.models, None, messages=image).param == "messages[0].content[0]"
+    without = refused(plain.models, None, messages=SAID)
+    assert (without.param, "has no chat template" in without.message) == ("messages", True)
+
+
 def test_a_vector_that_is_no_numbers_fails_its_request_and_no_other(tmp_path: Path, serve: Serve) -> None:
     """An overflow that no check at load has seen: of one word."""
     path = save_checkpoint(tmp_path, tiny_bert()) / "model.safetensors"

@@ -203,6 +203,12 @@ def test_a_request_for_something_else_is_refused(models: Models, route: str, mod
     assert answer.status_code == 400
 
 
+def test_an_encoder_of_images_takes_no_messages(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="takes images, not tokens or messages") as refused:
+        answered(models, "/v1/embeddings", "vectors", messages=[{"role": "user", "content": "a"}])
+    assert refused.value.param == "messages"
+
+
 def test_a_row_reads_the_object_that_was_planned_and_no_later_one(models: Models, place: Path) -> None:
     """Other images that its request names are read as they are."""
     at = f"file://{place}/replaced.png"

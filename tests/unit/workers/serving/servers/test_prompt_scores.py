@@ -134,15 +134,6 @@ def test_token_ids_of_prompts_and_answers_are_shown_where_they_are_asked_for(
     assert len(of_chat["prompt_token_ids"]) == of_chat["usage"]["prompt_tokens"]
 
 
-def test_token_ids_come_whole() -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        endpoints.get("/v1/completions").parse(
-            {"model": "m", "prompt": "p", "stream": True, "return_token_ids": True}
-        )
-
-    assert refused.value.param == "return_token_ids"
-
-
 def test_prompt_logprobs_name_each_token_by_its_id_with_its_rank(models: Models) -> None:
     ids, logprobs = reference(PROMPT)
     [choice] = choices(completion(models, prompt_logprobs=1).wait())

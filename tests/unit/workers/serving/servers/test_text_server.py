@@ -4,12 +4,13 @@ import base64
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from nightshift.cli.demo import number_in_words
+from nightshift.endpoints.texts.generation import Conversation
 from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
@@ -18,8 +19,10 @@ from tests.unit.workers.serving.conftest import Listener, chat, load, submit, te
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
+from workers.serving.servers.conversations import conversation_text
 from workers.serving.servers.text_server import TextServer
 
+END = 5  # of the demo model's answers
 CONTEXT_SENTENCE = "This model's maximum context length is 256 tokens."
 
 
@@ -127,8 +130,11 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
         ("7", {"max_tokens": 257}, "max_tokens", f"{CONTEXT_SENTENCE} However, max_tokens is too large: 257"),
         ("7", {"stop_token_ids": [1_000_000]}, "stop_token_ids", "1000000"),
         ("7", {"logit_bias": {"999999999": 1}}, "logit_bias", "Logit_bias has token id 999999999"),
+        ("7", {"allowed_token_ids": [3, 1_000_000]}, "allowed_token_ids", "has token id 1000000"),
+        ("7", {"logprobs": 0, "logprob_token_ids": [1_000_000]}, "logprob_token_ids", "token id 1000000"),
+        ("7", {"allowed_token_ids": [END], "min_tokens": 1}, "allowed_token_ids", "only tokens that end"),
     ],
-    ids=["too long", "empty", "tokens too many", "stop token", "bias"],
+    ids=["too long", "empty", "tokens too many", "stop token", "bias", "allowed", "listed", "end alone"],
 )
 def test_what_can_never_run_is_refused_by_its_field(
     models: Models, prompt: str, fields: dict[str, Any], param: str, said: str
@@ -216,6 +222,50 @@ def test_a_chats_logprobs_spell_the_answer(models: Models) -> None:
         assert len(entry["top_logprobs"]) == 3
         assert entry["top_logprobs"][0] == {k: entry[k] for k in ("token", "logprob", "bytes")}, "greedy"
         assert -20 < entry["logprob"] <= 0
+
+
+def tokens_of(models: Models, text: str) -> list[int]:
+    token_ids: list[int] = models.get(models.ids[0])._engine.tokenizer.encode(text)
+    return token_ids
+
+
+def test_a_grammar_that_allows_none_of_the_allowed_tokens_is_refused_with_both_names(models: Models) -> None:
+    digits = [token for digit in "789" for token in tokens_of(models, digit)]
+    answer = chat(models, "7", allowed_token_ids=digits, guided_choice=["yes", "no"]).wait()
+
+    assert (answer.status_code, answer.body["error"]["param"]) == (400, "guided_choice")
+    assert "it allows none of allowed_token_ids here" in answer.body["error"]["message"]
+
+
+def test_listed_tokens_are_the_alternatives_beside_the_chosen_one(models: Models) -> None:
+    chosen, listed = (tokens_of(models, digit)[-1] for digit in "78")
+    names = [f"token_id:{token}" for token in (chosen, listed)]
+    asks = {"max_tokens": 1, "allowed_token_ids": [chosen], "return_tokens_as_token_ids": True}
+    answer = chat(models, "7", logprobs=True, top_logprobs=5, logprob_token_ids=[listed], **asks).wait()
+    again = chat(models, "7", logprobs=True, logprob_token_ids=[listed, chosen], **asks).wait()
+    (entry,), (other,) = (said.body["choices"][0]["logprobs"]["content"] for said in (answer, again))
+
+    assert entry["token"] == names[0]
+    assert [top["token"] for top in entry["top_logprobs"]] == names
+    assert sorted(top["token"] for top in other["top_logprobs"]) == sorted(names)
+
+
+class Templated:
+    """A tokenizer whose template leaves out messages of one role."""
+
+    def chat_text(self, messages: Any, **arguments: Any) -> str:
+        return "".join(f"{said['role']}: {said['content']}\n" for said in messages if said["role"] != "aside")
+
+
+def test_a_message_in_a_role_of_its_own_is_one_that_the_template_writes() -> None:
+    messages = [{"role": role, "content": role.upper()} for role in ("critic", "user", "aside")]
+    known, left_out = Conversation(messages[:2]), Conversation(messages)
+
+    said = conversation_text(cast(Any, Templated()), known, "messages", "reasoning_effort")
+    assert said == "critic: CRITIC\nuser: USER\n"
+    with pytest.raises(InvalidRequest, match="the chat template leaves out the role 'aside'") as refused:
+        conversation_text(cast(Any, Templated()), left_out, "messages", "reasoning_effort")
+    assert refused.value.param == "messages[2].role"
 
 
 @pytest.mark.parametrize("bias", [-100, 100])

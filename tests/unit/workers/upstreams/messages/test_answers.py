@@ -215,6 +215,25 @@ def test_a_stream_joins_to_its_answer() -> None:
     assert (result.values["reasoning"], result.values["text"]) == ("hm", "a")
 
 
+def test_token_ids_are_those_that_the_upstream_tells() -> None:
+    request = CHAT | {"return_token_ids": True}
+    whole = answered("chat", request, chat({"content": "ab"}, token_ids=[5, 6]) | {"prompt_token_ids": [1]})
+    stream = StreamedAnswer(inference("chat", request | {"stream": True}))
+    first = {"prompt_token_ids": [1], "choices": [{"delta": {"content": "a"}, "token_ids": [5]}]}
+    last = {"choices": [{"delta": {"content": "b"}, "token_ids": [6], "finish_reason": "stop"}]}
+    assert [part.text for chunk in (first, last) for part in stream.take(chunk)] == ["a", "b"]
+    streamed_body = stream.result().body
+    assert streamed_body is not None
+    for body in (whole, streamed_body):
+        assert (body["choices"][0]["token_ids"], body["prompt_token_ids"]) == ([5, 6], [1])
+
+
+def test_an_upstream_that_tells_no_token_ids_ends_the_row_that_asks_for_them() -> None:
+    with pytest.raises(RowRefused, match="tells no token ids") as refused:
+        result_of("chat", CHAT | {"return_token_ids": True}, chat({"content": "a"}))
+    assert refused.value.param == "return_token_ids"
+
+
 def test_a_streamed_refusal_is_told_by_its_end() -> None:
     progress, result = streamed(CHAT, {"refusal": "I can"}, {"refusal": "not."})
     assert "".join(part.text for part in progress) == "I cannot."

@@ -55,6 +55,9 @@ def sent(endpoint_name: str, body: JsonObject, *, streams: bool = False, **of_mo
         ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}]}),
         ("chat", {"messages": HI, "tools": [{"type": "function", "function": WEATHER}]}),
         ("completions", {"prompt": ["a", "b"], "max_tokens": 0, "echo": True, "logprobs": 1}),
+        ("chat", {"messages": HI, "allowed_token_ids": [3], "logprobs": True, "logprob_token_ids": [4]}),
+        ("chat", {"messages": [{"role": "critic", "content": "Hi"}], "return_token_ids": True}),
+        ("embeddings", {"messages": HI, "add_generation_prompt": True}),
         ("embeddings", {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 4}),
         ("rerank", {"query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": True}),
         ("score", {"queries": "q", "documents": ["a", "b"]}),
@@ -237,9 +240,10 @@ FILE = {"type": "input_file", "file_url": ADDRESSES[0]}
         ("embeddings", {"input": [{"image": ADDRESSES[0]}]}),
         ("embeddings", {"input": {"image": ADDRESSES[0]}}),
         ("responses", {"input": [{"role": "user", "content": [FILE]}]}),
+        ("embeddings", {"messages": [{"role": "user", "content": [IMAGE | {"image_url": ADDRESSES[1]}]}]}),
     ],
 )
 def test_an_address_in_an_input_is_fetched_no_more(endpoint_name: str, body: JsonObject) -> None:
     with pytest.raises(InvalidRequest, match="data URI") as refusal:
         check(endpoint_name, body)
-    assert refusal.value.param == "input"
+    assert refusal.value.param == ("messages" if "messages" in body else "input")

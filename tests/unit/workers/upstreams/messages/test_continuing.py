@@ -125,6 +125,7 @@ def test_a_row_whose_continuation_is_refused_begins_anew(asker: Asker, upstream:
     [
         {"n": 2},
         {"logprobs": True},
+        {"return_token_ids": True},
         {"presence_penalty": 1},
         {"response_format": {"type": "json_object"}},
         {"tools": [{"type": "function", "function": {"name": "look"}}]},
