@@ -2,13 +2,13 @@
 
     python -m benchmarks.upstreams
     python -m benchmarks.upstreams --empty 0 --engine vllm --rows 3000 --concurrency 4,8,16,32,64
-    python -m benchmarks.upstreams --empty 0 --rows 0 --bench 6000
+    python -m benchmarks.upstreams --empty 0 --rows 0 --bench 2000
 
 Empty completions of a simulated upstream show the cost of a row: the CPU time of the worker's process. Then
 the same rows go to an engine in turns: by a plain client with the best of some fixed concurrencies, by that
 client with the worker's own control of concurrency, and by the service, from the first claim to `_SUCCESS`.
-Last, vLLM gets the same rows in turns by `vllm bench serve` with its best `--max-concurrency`, and by the
-service. A ratio is that of a run to the mean of the peer's runs before and after it.
+Last, vLLM gets the same rows in turns by `vllm bench serve` with its best `--max-concurrency`, which streams
+every answer, and by the service. A ratio is that of a run to the mean of the peer's runs before and after it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROMPT_CHARS: Final = 150  # the demo model reads 256 tokens
 SIMULATED: Final = Settings(models=(MODEL.name,), slots=256, step_s=0.01, slot_s=0.0001)
 EMPTY: Final = Settings(models=(MODEL.name,), slots=4096, own_tokens=0)
 OURS: Final = ("worker-1", "scheduler-1", "api")  # the service's processes
-BENCH_CONCURRENCY: Final = (16, 24, 32, 64)  # the engine has 16 slots
+BENCH_CONCURRENCY: Final = (16, 32, 64)  # the engine has 16 slots
 QUICK: Final = 4  # times fewer rows
 
 
