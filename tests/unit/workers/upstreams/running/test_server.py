@@ -130,11 +130,11 @@ def test_rows_are_returned_unharmed_while_the_only_upstream_is_away(
     assert "127.0.0.1" not in problem
 
     upstream.behave()
-    wait_for("a trial has succeeded", lambda: _runs(asker))
+    wait_for("a trial has succeeded", lambda: runs(asker))
     assert asker.server.problem is None
 
 
-def _runs(asker: Asker) -> bool:
+def runs(asker: Asker) -> bool:
     try:
         return asker.chat("trial").end.result is not None
     except Busy:
@@ -149,7 +149,7 @@ def test_a_model_that_its_upstream_no_longer_has_is_waited_for(
     assert asker.server.problem is not None
     assert "no longer has the model (404)" in asker.server.problem
     upstream.serve(models=["simulated"])
-    wait_for("a trial has succeeded", lambda: _runs(asker))
+    wait_for("a trial has succeeded", lambda: runs(asker))
     assert asker.server.problem is None
 
 
