@@ -31,6 +31,15 @@ from workers.upstreams.faults import (
 CONNECT_S: Final = 10.0
 READ_BYTES: Final = 256 * 1024
 FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
+FAULTS: Final = (
+    (aiohttp.ClientConnectorCertificateError, Unavailable, "has a certificate that does not hold"),
+    (aiohttp.ClientSSLError, Unavailable, "cannot be reached by TLS"),
+    ((aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError), Unavailable, "cannot be reached"),
+    (aiohttp.ClientResponseError, Unavailable, "does not answer in HTTP/1.1"),
+    (TimeoutError, TimedOut, "has not answered in time"),
+    (Exception, BrokenOff, "broke the connection off"),
+)
+"""The meaning of an exception: the first that it is one of."""
 DATA: Final = b"data:"
 DONE: Final = b"[DONE]"
 
@@ -118,8 +127,7 @@ class Connection:
         self, method: str, url: str, body: JsonObject | None, timeout_s: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        total_s = timeout_s or self._timeout_s
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, sock_connect=CONNECT_S)
         try:
             response = await self._send(method, url, data, timeout)
             async with response:
@@ -128,20 +136,8 @@ class Connection:
                     said = await self._read(response, FAILURE_BYTES_MAX, cut=True)
                     raise failure(response.status, response.headers, parsed(said))
                 yield response
-        except aiohttp.ConnectionTimeoutError as error:
-            raise Unavailable("cannot be reached") from error
-        except TimeoutError as error:
-            raise TimedOut(f"has not answered in {total_s:g} s") from error
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise Unavailable("has a certificate that does not hold") from error
-        except aiohttp.ClientSSLError as error:
-            raise Unavailable("cannot be reached by TLS") from error
-        except aiohttp.ClientConnectorError as error:
-            raise Unavailable("cannot be reached") from error
-        except aiohttp.ClientResponseError as error:
-            raise Unavailable("does not answer in HTTP/1.1") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise BrokenOff("broke the connection off") from error
+            raise next(fault(said) for kinds, fault, said in FAULTS if isinstance(error, kinds)) from error
 
     async def _send(
         self, method: str, url: str, data: bytes | None, timeout: aiohttp.ClientTimeout

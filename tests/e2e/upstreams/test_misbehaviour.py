@@ -58,7 +58,7 @@ def test_the_error_of_a_row_has_the_upstreams_message(
     before = _arrivals(upstream)
     expected = [
         (behaviours.context_too_long(), "Your prompt is too long for this model.", 1 + WHOLE_TRY),
-        (behaviours.breaks(), "device-side assert triggered", TRIES),
+        (behaviours.breaks(), "device-side assert triggered", TRIES * BREAKS),
         (behaviours.cuts(1), "The upstream", TRIES * BREAKS),
     ]
     upstream.behave(*(_of_row(number, one[0]) for number, one in zip(numbers, expected, strict=False)))

@@ -1,10 +1,13 @@
 """An upstream's places: whether it may be sent a request, and from when on."""
 
 import math
+from typing import Final
 
 from workers.upstreams.control.budgets import RateBudget
 from workers.upstreams.control.concurrency import ConcurrencyLimit
 from workers.upstreams.control.room import BulkRoom
+
+NOT_MEASURED: Final = 1e12  # tokens a second: taken for the fastest, an upstream is soon measured
 
 
 class UpstreamPlaces:
@@ -28,9 +31,9 @@ class UpstreamPlaces:
     @property
     def load(self) -> float:
         """Requests in flight and the next one for its pace: of a model's upstreams, the least loaded gets the
-        next request, and so each its share. 0 where the pace is not measured yet, so that it is soon.
+        next request, and so each its share.
         """
-        return 0.0 if self.limit.pace is None else (self.limit.in_flight + 1) / self.limit.pace
+        return (self.limit.in_flight + 1) / (self.limit.pace or NOT_MEASURED)
 
     def on_sent(self, now_s: float, tokens: int, *, is_interactive: bool) -> None:
         """`tokens`: those that the request will about read and make."""

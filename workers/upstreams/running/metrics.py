@@ -19,7 +19,7 @@ VALUES: Final[tuple[tuple[CounterFamily | GaugeFamily, Callable[[RunningUpstream
     (declared.REQUESTS, lambda upstream: upstream.counts.rows),
     (declared.PROMPT_TOKENS, lambda upstream: upstream.counts.prompt_tokens),
     (declared.GENERATION_TOKENS, lambda upstream: upstream.counts.completion_tokens),
-    (declared.COST, lambda upstream: upstream.counts.cost),
+    (declared.COST, lambda upstream: upstream.cost),
 )
 
 

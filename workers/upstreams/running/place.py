@@ -12,17 +12,6 @@ from workers.upstreams.running.waiting import Pending
 from workers.upstreams.served import ServedModel
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """The last fault of a model at an upstream, which has had one since it last answered."""
-
-    reason: str  # completes "the upstream …"; no name or address of ours
-    since: datetime
-
-    def __str__(self) -> str:
-        return f"{self.reason} since {self.since:%H:%M} UTC"
-
-
 @dataclass(eq=False)
 class Place:
     """A model at one upstream."""
@@ -30,7 +19,7 @@ class Place:
     upstream: RunningUpstream
     model: ServedModel
     breaker: Breaker = field(default_factory=Breaker)
-    trouble: Trouble | None = None
+    trouble: tuple[datetime, str] | None = None  # the last fault, and since when it has not answered
 
     def __post_init__(self) -> None:
         self.upstream.breakers.append(self.breaker)
@@ -45,7 +34,8 @@ class Place:
         return is_due and self.upstream.places.wait_s(now_s, is_interactive=is_interactive) == 0
 
     def sent(self, pending: Pending) -> None:
-        self.upstream.sent(pending)
+        is_interactive = not pending.is_bulk
+        self.upstream.places.on_sent(pending.sent_s, pending.tokens_expected, is_interactive=is_interactive)
         self.breaker.on_sent(pending.sent_s)
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
@@ -55,8 +45,8 @@ class Place:
             self.trouble = None
             self.breaker.on_success()
         elif isinstance(outcome, UpstreamFault):
-            since = datetime.now(UTC) if self.trouble is None else self.trouble.since
-            self.trouble = Trouble(outcome.reason, since)
+            since = datetime.now(UTC) if self.trouble is None else self.trouble[0]
+            self.trouble = (since, outcome.reason)
             if isinstance(outcome, KeyRefused):
                 self.breaker.on_key_refused(time.monotonic())
             elif not isinstance(outcome, Overloaded) or not self.upstream.places.limit.in_flight:

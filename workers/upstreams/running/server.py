@@ -97,7 +97,8 @@ class UpstreamServer(ModelServer):
             )
         may_fetch = all(place.upstream.config.fetches_urls for place in self.places)
         check_request(inference.body or {}, inference.request, may_fetch=may_fetch)
-        if inference.group is not None and len(self.waiting) + len(self._incoming) >= self._waiting_max:
+        most = WAITING_MAX if self.problem is None else int(self._may_be_tried)  # one is the trial
+        if inference.group is not None and len(self.waiting) + len(self._incoming) >= most:
             raise Busy
         self._incoming.append(inference)
         self._dispatcher.wake()
@@ -125,11 +126,11 @@ class UpstreamServer(ModelServer):
 
     @property
     def problem(self) -> str | None:
-        if any(place.is_usable for place in self.places):
-            return None
         troubles = [place.trouble for place in self.places if place.trouble is not None]
-        first = min(troubles, key=lambda trouble: trouble.since, default=None)
-        return None if first is None else f"The model's upstream {first}."
+        if not troubles or any(place.is_usable for place in self.places):
+            return None
+        since, reason = min(troubles)
+        return f"The model's upstream {reason} since {since:%H:%M} UTC."
 
     @property
     def busy_seconds(self) -> float:
@@ -144,13 +145,6 @@ class UpstreamServer(ModelServer):
     @property
     def made_by(self) -> JsonObject:
         return self.places[0].model.made_by
-
-    @property
-    def _waiting_max(self) -> int:
-        """Bulk requests that may wait here: one where an upstream is to be tried, none where none is."""
-        if self.problem is None:
-            return WAITING_MAX
-        return int(self._may_be_tried)
 
     @property
     def _may_be_tried(self) -> bool:

@@ -24,7 +24,6 @@ class UpstreamCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)  # by kind
-    cost: float = 0.0
     first_token_s: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BUCKETS_S))
 
 
@@ -55,8 +54,11 @@ class RunningUpstream:
         """Whether a model there failed again and again, and is left alone but for trials."""
         return any(breaker.opened_s is not None for breaker in self.breakers)
 
-    def sent(self, pending: Pending) -> None:
-        self.places.on_sent(pending.sent_s, pending.tokens_expected, is_interactive=not pending.is_bulk)
+    @property
+    def cost(self) -> float:
+        """The price of the tokens counted."""
+        read = self.counts.prompt_tokens * self.config.price_per_million_input_tokens
+        return (read + self.counts.completion_tokens * self.config.price_per_million_output_tokens) / 1e6
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
         """Notes how a request ended."""
@@ -69,8 +71,9 @@ class RunningUpstream:
             case Usage():
                 limit.on_done(now_s, pending.sent_s, outcome.completion_tokens or outcome.prompt_tokens)
                 places.budget.settle(pending.sent_s, expected, outcome.total_tokens or expected)
-                self._count(outcome)
-                return
+                self.counts.rows += 1
+                self.counts.prompt_tokens += outcome.prompt_tokens
+                self.counts.completion_tokens += outcome.completion_tokens
             case Overloaded(retry_after_s=retry_after_s):
                 limit.on_overload(now_s, retry_after_s)
             case TimedOut():
@@ -84,16 +87,6 @@ class RunningUpstream:
         """A client's first token has come."""
         self.places.room.on_first_token(now_s, now_s - pending.sent_s)
         self.counts.first_token_s.observe(now_s - pending.sent_s)
-
-    def _count(self, usage: Usage) -> None:
-        counts, prices = self.counts, self.config
-        counts.rows += 1
-        counts.prompt_tokens += usage.prompt_tokens
-        counts.completion_tokens += usage.completion_tokens
-        counts.cost += (
-            usage.prompt_tokens * prices.price_per_million_input_tokens
-            + usage.completion_tokens * prices.price_per_million_output_tokens
-        ) / 1e6
 
     def _told(self, headers: Mapping[str, str]) -> None:
         self.places.budget.on_headers(time.monotonic(), headers)

@@ -35,6 +35,7 @@ def test_no_upstream_starves(paces: list[float]):
 
 def test_an_upstream_that_was_not_measured_gets_the_next_request():
     assert upstream(pace=None).load < upstream(pace=1e9).load
+    assert shares(None, None) == [150, 150]
 
 
 def test_full_paused_and_spent_upstreams_have_no_place():
