@@ -1,7 +1,6 @@
 """Gives the waiting requests of all models of upstreams their places."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -35,9 +34,6 @@ class Dispatcher:
         self._loop.wait_for(self._remove(server))
         if not self.servers:
             self._loop.stop()
-
-    def call(self, callback: Callable[[], None]) -> None:
-        self._loop.call(callback)
 
     def wake(self) -> None:
         """Makes a pass, soon. Many calls may lead to one."""

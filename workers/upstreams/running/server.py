@@ -52,9 +52,6 @@ class Dispatching(Protocol):
     def remove(self, server: "UpstreamServer") -> None:
         """Cancels what the server has."""
 
-    def call(self, callback: Callable[[], None]) -> None:
-        """Calls it on the loop's thread, soon."""
-
     def wake(self) -> None:
         """Makes a pass, soon."""
 
@@ -72,7 +69,7 @@ class UpstreamServer(ModelServer):
         self.engine_stats = RequestCounts(0, 0)
         self._histograms = EngineHistograms()
         self._dispatcher = dispatcher
-        self._incoming: deque[Inference] = deque()  # from any thread
+        self._calls: deque[Callable[[], None]] = deque()  # from any thread, to be made on the loop's in order
         self._tasks: dict[str, asyncio.Task[Result]] = {}  # by inference id
         self._streamed: dict[str, Pending] = {}  # bulk rows that have been, by inference id
         self._cancelled: set[asyncio.Task[Result]] = set()  # which have not ended
@@ -98,10 +95,9 @@ class UpstreamServer(ModelServer):
         may_fetch = all(place.upstream.config.fetches_urls for place in self.places)
         check_request(inference.body or {}, inference.request, may_fetch=may_fetch)
         most = WAITING_MAX if self.problem is None else int(self._may_be_tried)  # one is the trial
-        if inference.group is not None and len(self.waiting) + len(self._incoming) >= most:
+        if inference.group is not None and len(self.waiting) + len(self._calls) >= most:
             raise Busy
-        self._incoming.append(inference)
-        self._dispatcher.wake()
+        self._call(partial(self._take, inference))
 
     def is_repeatable(self, request: ModelRequest) -> bool:
         """Requests without sampling are, and those with a seed."""
@@ -110,14 +106,14 @@ class UpstreamServer(ModelServer):
         return request.seed is not None or request.temperature == 0
 
     def cancel(self, inference_id: str) -> None:
-        self._dispatcher.call(partial(self._cancel, inference_id))
+        self._call(partial(self._cancel, inference_id))
 
     def after_cancelled(self, callback: Callable[[], None]) -> None:
         def wait() -> None:
             ended = asyncio.gather(*self._cancelled, return_exceptions=True)
             ended.add_done_callback(lambda _: callback())
 
-        self._dispatcher.call(wait)
+        self._call(wait)
 
     def generated(self, inference_id: str) -> Sequence[Progress]:
         pending = self._streamed.get(inference_id)
@@ -151,13 +147,18 @@ class UpstreamServer(ModelServer):
         now_s = time.monotonic()
         return any(place.breaker.wait_s(now_s) == 0 for place in self.places)
 
+    def _call(self, callback: Callable[[], None]) -> None:
+        self._calls.append(callback)
+        self._dispatcher.wake()
+
     # -- the loop's thread
 
     def begin_pass(self) -> None:
-        """Takes what came. While no upstream can be used, returns bulk rows to their shards, and tells
-        clients who have waited for long.
+        """Does what other threads have called for. While no upstream can be used, returns bulk rows to their
+        shards, and tells clients who have waited for long.
         """
-        self._take_incoming()
+        while self._calls:
+            self._calls.popleft()()
         problem, now_s = self.problem, time.monotonic()
         if problem is None:
             return
@@ -188,17 +189,14 @@ class UpstreamServer(ModelServer):
         self.engine_stats = RequestCounts(len(self._tasks), len(self.waiting))
 
     def cancel_all(self) -> None:
-        self._take_incoming()
+        self.begin_pass()
         for inference_id in [*self._tasks, *(pending.id for pending in self.waiting)]:
             self._cancel(inference_id)
 
-    def _take_incoming(self) -> None:
-        now_s = time.monotonic()
-        while self._incoming:
-            inference = self._incoming.popleft()
-            tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
-            pending = Pending(inference, now_s, tokens_expected(inference), inference.breaks, tokens)
-            self.waiting.put(pending)
+    def _take(self, inference: Inference) -> None:
+        tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
+        expected = tokens_expected(inference)
+        self.waiting.put(Pending(inference, time.monotonic(), expected, inference.breaks, tokens))
 
     def _place_for(self, pending: Pending) -> Place | None:
         """The place where a request goes; None: it waits."""
@@ -328,7 +326,6 @@ class UpstreamServer(ModelServer):
         pending.inference.listener(progress)
 
     def _cancel(self, inference_id: str) -> None:
-        self._take_incoming()
         self._streamed.pop(inference_id, None)
         self.waiting.remove(inference_id)
         if (task := self._tasks.pop(inference_id, None)) is not None:

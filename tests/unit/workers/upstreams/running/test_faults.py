@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,32 +143,19 @@ def test_a_route_that_one_upstream_lacks_is_refused_and_holds_nothing_up(opened:
 # -- ours
 
 
-def test_a_request_that_is_cancelled_before_it_is_sent_leaves_its_place(
-    asker: Asker, upstream: SimulatedUpstream
-) -> None:
-    place = asker.server.places[0]
-    for number in range(20):
-        heard = asker.chat(f"row {number}")
-        asker.server._dispatcher.call(partial(asker.server._cancel, heard.inference.id))
-    gone = threading.Event()
-    asker.server.after_cancelled(gone.set)
-    assert gone.wait(WAIT_MAX_S)
-    assert place.upstream.places.limit.in_flight == place.upstream.places.bulk_in_flight == 0
-
-
-def test_a_task_that_never_began_is_accounted_for(asker: Asker) -> None:
-    """The loop sends and cancels it in one turn."""
+def test_a_request_that_is_cancelled_as_it_is_sent_leaves_its_place(asker: Asker) -> None:
+    """Its task is cancelled before it begins."""
     place, gone = asker.server.places[0], threading.Event()
 
-    def both() -> None:
+    def send_and_cancel() -> None:
         heard = asker.chat("a row")
-        asker.server.begin_pass()
+        asker.server._calls.popleft()()
         asker.server.send_waiting(heard.inference.priority)
         assert place.upstream.places.limit.in_flight == 1
-        asker.server._cancel(heard.inference.id)
+        asker.server.cancel(heard.inference.id)
         asker.server.after_cancelled(gone.set)
 
-    asker.server._dispatcher.call(both)
+    asker.server._call(send_and_cancel)
     assert gone.wait(WAIT_MAX_S)
     assert place.upstream.places.limit.in_flight == place.upstream.places.bulk_in_flight == 0
 
