@@ -83,6 +83,7 @@ def test_texts_that_few_encodings_hold_are_answers(
     upstream.behave(Behaviour(body=f'{{"id": "x", "choices": [{choice}]}}', containing=f'"{numbers[0]}"'))
     batch = ended_batch(served.service, submit_batch(client, numbers[:ROWS]))
     answers = {line["custom_id"]: answer_of(line) for line in output_lines(client, batch.id)}
+    assert batch.error_file_id is None, client.files.content(batch.error_file_id).text
     assert answers[f"number-{numbers[0]}"] == "half \ud83d, \0 and \x1b"
     assert len(answers) == ROWS
     said = client.chat.completions.create(
@@ -96,7 +97,7 @@ def test_rows_of_a_worker_that_is_told_to_stop_are_run_by_the_next(
 ) -> None:
     upstream.behave(behaviours.holds(containing="messages"))
     batch_id = submit_batch(client, numbers[:500])
-    upstream.wait_until("it has rows", lambda seen: seen["in_flight"] >= 8)
+    upstream.wait_until("it has rows", lambda seen: seen["in_flight"])
     os.kill(served.service.worker_pid(), signal.SIGTERM)
     upstream.wait_until("their connections are closed", lambda seen: not seen["in_flight"])
     upstream.behave()

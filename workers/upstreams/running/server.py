@@ -301,6 +301,8 @@ class UpstreamServer(ModelServer):
         was_well = place.trouble is None  # it may be well but for this request
         if isinstance(fault, BrokenOff) or (was_well and isinstance(fault, Unavailable)):
             pending.broke_off()
+        if pending.is_bulk and pending.breaks == BREAKS_MAX - 1 and not pending.tokens_most:
+            pending.is_plain = True  # an upstream may not stream
         is_lost = pending.is_shown and not self._can_resume(pending)
         if is_lost or pending.breaks >= BREAKS_MAX:
             return Progress(failed=f"The upstream {fault}.")

@@ -22,7 +22,7 @@ class Pending:
     sent_s: float = 0.0  # when it was last sent
     is_shown: bool = False  # its client has seen a part of an answer
     answer: StreamedAnswer | None = None  # as far as it has come
-    is_plain: bool = False  # a bulk row that is neither streamed nor continued: that was refused
+    is_plain: bool = False  # a bulk row that is neither streamed nor continued, since that was in vain
 
     @property
     def id(self) -> str:
