@@ -104,7 +104,7 @@ def answer_json(body: Any, status: int = 200, headers: Mapping[str, str] | None 
 
 
 def as_bytes(text: str) -> bytes:
-    """What a behaviour has on the line, which may be no UTF-8 (PEP 383)."""
+    """Bytes that a behaviour has on the line, which may be no UTF-8 (PEP 383)."""
     return text.encode(errors="surrogateescape")
 
 

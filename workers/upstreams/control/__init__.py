@@ -1,4 +1,4 @@
-"""How many requests an upstream gets, and when. Pure: times are monotonic seconds."""
+"""The number of requests that an upstream gets, and when. Pure: times are monotonic seconds."""
 
 from workers.upstreams.control.breaker import Breaker
 from workers.upstreams.control.budgets import RateBudget

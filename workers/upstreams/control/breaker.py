@@ -17,7 +17,7 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self.opened_s: float | None = None  # since when it is open; None: closed
+        self.is_open = False
         self._faults = 0  # in a row; while it is open, those of trials count
         self._is_on_trial = False
         self._until_s = -math.inf
@@ -28,28 +28,28 @@ class Breaker:
 
     def on_sent(self, now_s: float) -> None:
         """A request. While open it is a trial, and another follows a back-off later, should this get lost."""
-        if self.opened_s is not None:
+        if self.is_open:
             self._is_on_trial = True
             self._wait(now_s)
 
     def on_success(self) -> None:
         """An answer. A refused key stays refused."""
         if self._until_s < math.inf:
-            self.opened_s, self._until_s = None, -math.inf
+            self.is_open, self._until_s = False, -math.inf
             self._faults, self._is_on_trial = 0, False
 
     def on_fault(self, now_s: float) -> None:
         """A fault of the upstream, not of a row; a refusal for its load where it has nothing else to do."""
-        if self.opened_s is not None and not self._is_on_trial:
+        if self.is_open and not self._is_on_trial:
             return  # of a request that was sent before it opened
         self._faults, self._is_on_trial = self._faults + 1, False
         if self._faults >= FAULTS_IN_A_ROW:
-            self.opened_s = now_s if self.opened_s is None else self.opened_s
+            self.is_open = True
             self._wait(now_s)
 
-    def on_key_refused(self, now_s: float) -> None:
+    def on_key_refused(self) -> None:
         """Opens for good."""
-        self.opened_s, self._until_s = now_s, math.inf
+        self.is_open, self._until_s = True, math.inf
 
     def _wait(self, now_s: float) -> None:
         back_off_s = min(RETRY_S_MIN * 2.0 ** min(self._faults - FAULTS_IN_A_ROW, 10), RETRY_S_MAX)

@@ -68,7 +68,7 @@ class _Rate:
 
     @property
     def free_s(self) -> float:
-        """When the next request may be sent."""
+        """The time from which on the next request may be sent."""
         return max(self._told_free_s, min(self._paid_s, self._last_s + MINUTE_S))
 
     def spend(self, now_s: float, amount: int) -> None:

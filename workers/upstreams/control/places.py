@@ -41,8 +41,4 @@ class UpstreamPlaces:
         self.budget.spend(now_s, tokens)
         self.bulk_in_flight += not is_interactive
         if is_interactive:
-            self.room.on_sent(now_s)
-
-    def on_ended(self, *, is_interactive: bool) -> None:
-        """A request's end, beside what `limit` is told of it."""
-        self.bulk_in_flight -= not is_interactive
+            self.room.last_sent_s = now_s

@@ -24,10 +24,6 @@ class Place:
     def __post_init__(self) -> None:
         self.upstream.breakers.append(self.breaker)
 
-    @property
-    def is_usable(self) -> bool:
-        return self.breaker.opened_s is None
-
     def may_get(self, now_s: float, *, is_interactive: bool) -> bool:
         """Whether a request may be sent now."""
         is_due = self.breaker.wait_s(now_s) == 0
@@ -48,6 +44,6 @@ class Place:
             since = datetime.now(UTC) if self.trouble is None else self.trouble[0]
             self.trouble = (since, outcome.reason)
             if isinstance(outcome, KeyRefused):
-                self.breaker.on_key_refused(time.monotonic())
+                self.breaker.on_key_refused()
             elif not isinstance(outcome, Overloaded) or not self.upstream.places.limit.in_flight:
                 self.breaker.on_fault(time.monotonic())

@@ -123,7 +123,7 @@ class UpstreamServer(ModelServer):
     @property
     def problem(self) -> str | None:
         troubles = [place.trouble for place in self.places if place.trouble is not None]
-        if not troubles or any(place.is_usable for place in self.places):
+        if not troubles or not all(place.breaker.is_open for place in self.places):
             return None
         since, reason = min(troubles)
         return f"The model's upstream {reason} since {since:%H:%M} UTC."
@@ -249,9 +249,8 @@ class UpstreamServer(ModelServer):
     def _earlier(self, inference: Inference) -> ChoiceSoFar | None:
         """The only choice as an earlier lease left it."""
         carry_over = inference.carry_over
-        if carry_over is None or carry_over.made_by != self.made_by:
-            return None
-        return carry_over.choices[0] if len(carry_over.choices) == 1 else None
+        is_ours = carry_over is not None and carry_over.made_by == self.made_by
+        return carry_over.choices[0] if carry_over and is_ours and len(carry_over.choices) == 1 else None
 
     def _ended(self, pending: Pending, place: Place, task: asyncio.Task[Result]) -> None:
         """Notes the end of a request that was sent, and tells it or puts the request back."""

@@ -52,7 +52,7 @@ class RunningUpstream:
     @property
     def is_away(self) -> bool:
         """Whether a model there failed again and again, and is left alone but for trials."""
-        return any(breaker.opened_s is not None for breaker in self.breakers)
+        return any(breaker.is_open for breaker in self.breakers)
 
     @property
     def cost(self) -> float:
@@ -64,7 +64,7 @@ class RunningUpstream:
         """Notes how a request ended."""
         now_s = time.monotonic()
         places, limit, expected = self.places, self.places.limit, pending.tokens_expected
-        places.on_ended(is_interactive=not pending.is_bulk)
+        places.bulk_in_flight -= pending.is_bulk
         if not isinstance(outcome, Usage | RowRefused):
             self.counts.errors[type(outcome).__name__] += 1
         match outcome:

@@ -244,7 +244,7 @@ class Simulation:
         return True
 
     def _refuse(self, index: int, request: Request, retry_after_s: float) -> None:
-        self.upstreams[index].on_ended(is_interactive=request.is_interactive)
+        self.upstreams[index].bulk_in_flight -= not request.is_interactive
         self.upstreams[index].limit.on_overload(self.now_s, retry_after_s or None)
         if not self.upstreams[index].limit.in_flight:
             self.breakers[index].on_fault(self.now_s)
@@ -259,7 +259,7 @@ class Simulation:
     def _end(self, index: int, request: Request) -> None:
         self.done.append((self.now_s, index, request))
         upstream = self.upstreams[index]
-        upstream.on_ended(is_interactive=request.is_interactive)
+        upstream.bulk_in_flight -= not request.is_interactive
         upstream.limit.on_done(self.now_s, request.sent_s, request.tokens)
         upstream.budget.settle(request.sent_s, request.tokens, request.tokens)
         upstream.budget.on_headers(self.now_s, self.servers[index].headers())

@@ -15,7 +15,7 @@ def upstream(places: int = 8, pace: float | None = None, **budget: int) -> Upstr
 
 
 def shares(*paces: float | None) -> list[int]:
-    """Of 300 requests in flight at once, each upstream's, which has the pace given."""
+    """Each upstream's requests of 300 that are in flight at once, by their paces."""
     upstreams = [upstream(places=300, pace=pace) for pace in paces]
     for _ in range(300):
         min(upstreams, key=lambda one: one.load).on_sent(0.0, 1, is_interactive=False)
@@ -71,7 +71,6 @@ def test_an_idle_upstream_with_one_place_takes_bulk_rows():
     place = upstream(places=1)
     place.on_sent(0.0, 1, is_interactive=True)
     place.limit.on_lost()
-    place.on_ended(is_interactive=True)
     assert place.wait_s(1.0, is_interactive=False) == 0
 
 
@@ -85,7 +84,7 @@ class Chats:
     def come(self, first_token_s: float, changes: int = 1) -> float:
         for _ in range(changes):
             self.now_s += CHANGE_S
-            self.room.on_sent(self.now_s)
+            self.room.last_sent_s = self.now_s
             for _ in range(SAMPLES_MIN):
                 self.room.on_first_token(self.now_s, first_token_s)
         return self.room.share
