@@ -57,8 +57,6 @@ class Dispatcher:
         for priority in PriorityClass:
             for server in self.servers:
                 server.send_waiting(priority)
-        for server in self.servers:
-            server.note_counts()
         if self.servers:
             self.servers.append(self.servers.pop(0))  # each model is first in its turn
         if not self._is_ticking and any(server.waiting for server in self.servers):

@@ -171,11 +171,8 @@ class UpstreamServer(ModelServer):
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
-        while (pending := self.waiting.next_of(priority)) is not None:
+        while (pending := self.waiting.next_of(priority)) and (place := self._place_for(pending)):
             pending.sent_s = time.monotonic()
-            place = self._place_for(pending)
-            if place is None:
-                return
             self.waiting.take(pending)
             place.sent(pending)
             of_class = self._histograms.of_class(engine_class(priority))
@@ -184,8 +181,6 @@ class UpstreamServer(ModelServer):
             task.add_done_callback(partial(self._ended, pending, place))  # also of one that never began
             self._tasks[pending.id] = task
             self._note_busy()
-
-    def note_counts(self) -> None:
         self.engine_stats = RequestCounts(len(self._tasks), len(self.waiting))
 
     def cancel_all(self) -> None:
@@ -200,11 +195,8 @@ class UpstreamServer(ModelServer):
 
     def _place_for(self, pending: Pending) -> Place | None:
         """The place where a request goes; None: it waits."""
-        ready = [
-            place
-            for place in self.places
-            if place.may_get(pending.sent_s, is_interactive=not pending.is_bulk)
-        ]
+        now_s, is_interactive = time.monotonic(), not pending.is_bulk
+        ready = [place for place in self.places if place.may_get(now_s, is_interactive=is_interactive)]
         return min(ready, key=lambda place: place.upstream.places.load, default=None)
 
     async def _answer(self, pending: Pending, place: Place) -> Result:
