@@ -3,6 +3,7 @@
 Listeners are called on the server's thread and must return at once.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from nightshift.jobs import JsonObject, ShardObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift_engine import EncoderStats, EngineHistograms, EngineStats
 from nightshift_engine.errors import EncodeInputTooLong, InvalidTokenIds, PromptTooLong
+from workers.serving.busy import RecentShare
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress
 
@@ -86,6 +88,7 @@ class ModelServer(ABC):
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
         self.engine_stats: EngineStats | EncoderStats | RequestCounts | None = None  # as of the last step
+        self._busy = RecentShare(time.monotonic())  # of `busy_seconds`
 
     @property
     def context_length(self) -> int:
@@ -149,9 +152,10 @@ class ModelServer(ABC):
         """Seconds since its start in which it ran requests."""
 
     @property
-    @abstractmethod
     def busy_fraction(self) -> float:
         """Share of the last seconds in which it ran requests, from 0 to 1."""
+        share = self._busy.at(time.monotonic(), self.busy_seconds)
+        return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
     def roofline_fraction(self) -> float | None:

@@ -30,7 +30,6 @@ class SteppingServer(ModelServer):
         self._changed = threading.Condition()
         self._is_stopping = False
         self._after_cancelled: list[tuple[int, Callable[[], None]]] = []  # (step, callback)
-        self._busy = RecentShare(time.monotonic())
         self._near_roofline = RecentShare()  # of the time in steps
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
@@ -70,12 +69,6 @@ class SteppingServer(ModelServer):
         """Seconds that the server has been in steps since its start, the one under way included."""
         ended_s, since_s = self.step_seconds, self.stepping_since_s
         return ended_s + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-
-    @property
-    def busy_fraction(self) -> float:
-        """Share of the last seconds in which it was in a step, from 0 to 1."""
-        share = self._busy.at(time.monotonic(), self.busy_seconds)
-        return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
     def roofline_fraction(self) -> float | None:

@@ -39,6 +39,7 @@ class Ledger:
         self._clock_s = clock_s
         self._is_open = True
         self._in_flight: dict[int, ShardRow] = {}  # by number, in the order in which they began
+        self.chars_in_flight = 0
         self._earlier: dict[int, CarryOver] = {}  # of rows that are to begin
         self._results: list[RowResult] = []  # in no checkpoint
         self._held_chars = 0  # in them
@@ -64,6 +65,7 @@ class Ledger:
         assert row.number not in self._in_flight, f"row {row.number} is in flight already"
         row.begin(self._earlier.pop(row.number, None), self._clock_s())
         self._in_flight[row.number] = row
+        self.chars_in_flight += row.chars
 
     def progress(self, number: int, progress: Progress) -> None:
         assert number in self._in_flight, f"row {number} is not in flight"
@@ -80,13 +82,15 @@ class Ledger:
         """The engine broke the row off, and the next try continues its tokens; or it was cancelled."""
         assert number in self._in_flight, f"row {number} is not in flight"
         row = self._in_flight.pop(number)
+        self.chars_in_flight -= row.chars
         if row.num_tokens:
             self._earlier[number] = row.carry_over
 
     def finish(self, result: RowResult) -> None:
         """Takes the result of a row in flight, or of one that was refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
-        self._in_flight.pop(result.row, None)
+        if (row := self._in_flight.pop(result.row, None)) is not None:
+            self.chars_in_flight -= row.chars
         self.rows_finished += 1
         self._longest = max(self._longest, result.usage.completion_tokens)
         if not self._results:

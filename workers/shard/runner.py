@@ -40,6 +40,7 @@ from workers.traces import ShardTrace
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
+CHARS_IN_FLIGHT_MAX: Final = 64 * 1024 * 1024  # in the texts and images of a shard's rows in flight
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
 LOAD_STEPS: Final = 8  # in which a shard's load is told, rounded down
 
@@ -233,6 +234,7 @@ class ShardRunner:
     @property
     def _may_admit(self) -> bool:
         has_room = len(self._ledger.in_flight) < self._rows_in_flight_max
+        has_room &= self._ledger.chars_in_flight < CHARS_IN_FLIGHT_MAX
         return has_room and not self._uploads_are_full and self._orders.may_begin
 
     def _admit_rows(self) -> None:

@@ -6,11 +6,10 @@ cannot become a large one.
 
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -19,11 +18,28 @@ from nightshift.endpoints.answers import ANSWER_TOO_LARGE
 from nightshift.errors import ConfigurationError
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream
-from workers.upstreams.faults import BrokenOff, RowRefused, TimedOut, Unavailable, failure
+from workers.upstreams.faults import (
+    BrokenOff,
+    RowRefused,
+    TimedOut,
+    Unavailable,
+    check_success,
+    failure,
+    parsed,
+)
 
 CONNECT_S: Final = 10.0
 READ_BYTES: Final = 256 * 1024
 FAILURE_BYTES_MAX: Final = 64 * 1024  # of an answer that is no success
+FAULTS: Final = (
+    (aiohttp.ClientConnectorCertificateError, Unavailable, "has a certificate that does not hold"),
+    (aiohttp.ClientSSLError, Unavailable, "cannot be reached by TLS"),
+    ((aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError), Unavailable, "cannot be reached"),
+    (aiohttp.ClientResponseError, Unavailable, "does not answer in HTTP/1.1"),
+    (TimeoutError, TimedOut, "has not answered in time"),
+    (Exception, BrokenOff, "broke the connection off"),
+)
+"""The meaning of an exception: the first that it is one of."""
 DATA: Final = b"data:"
 DONE: Final = b"[DONE]"
 
@@ -33,7 +49,6 @@ class Answer:
     """A success."""
 
     data: bytes
-    headers: Mapping[str, str]
 
 
 class Connection:
@@ -59,22 +74,21 @@ class Connection:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._tls = _tls(upstream)
+        self.on_headers: Callable[[Mapping[str, str]], None] = lambda headers: None  # of every answer
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, route: str, body: JsonObject) -> Answer:
         """Raises an UpstreamFault, RowFailed or RowRefused."""
         async with self._answered("POST", self._url(route), body) as response:
-            return Answer(await self._read(response, self._bytes_max), response.headers)
+            return Answer(await self._read(response, self._bytes_max))
 
     async def get(self, path: str, *, at_root: bool = False, timeout_s: float | None = None) -> JsonObject:
         """A JSON object. `at_root`: the path is beside `/v1`. Raises as `post`."""
         url = (self._root if at_root else self._base) + path
         async with self._answered("GET", url, None, timeout_s) as response:
-            data = await self._read(response, self._bytes_max)
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise Unavailable("answers what is no JSON") from error
+            body = parsed(await self._read(response, self._bytes_max))
+        if body is None:
+            raise Unavailable("answers what is no JSON")
         return body if isinstance(body, dict) else {"data": body}
 
     async def stream(self, route: str, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
@@ -113,23 +127,17 @@ class Connection:
         self, method: str, url: str, body: JsonObject | None, timeout_s: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        total_s = timeout_s or self._timeout_s
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, sock_connect=CONNECT_S)
         try:
             response = await self._send(method, url, data, timeout)
             async with response:
+                self.on_headers(response.headers)
                 if response.status != 200:
                     said = await self._read(response, FAILURE_BYTES_MAX, cut=True)
-                    raise failure(response.status, response.headers, said, datetime.now(UTC))
+                    raise failure(response.status, response.headers, parsed(said))
                 yield response
-        except TimeoutError as error:
-            raise TimedOut(f"has not answered in {total_s:g} s") from error
-        except aiohttp.ClientSSLError as error:
-            raise Unavailable("has a certificate that does not hold") from error
-        except aiohttp.ClientConnectorError as error:
-            raise Unavailable("cannot be reached") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise BrokenOff("broke the connection off") from error
+            raise next(fault(said) for kinds, fault, said in FAULTS if isinstance(error, kinds)) from error
 
     async def _send(
         self, method: str, url: str, data: bytes | None, timeout: aiohttp.ClientTimeout
@@ -168,16 +176,10 @@ def _too_large(bytes_max: int) -> RowRefused:
 
 
 def _chunk(data: bytes) -> JsonObject:
-    try:
-        chunk: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BrokenOff("streams what is no JSON") from error
+    chunk = parsed(data)
     if not isinstance(chunk, dict):
         raise BrokenOff("streams what is no JSON object")
-    if "error" in chunk and not chunk.get("choices"):
-        status = chunk["error"].get("code") if isinstance(chunk["error"], dict) else None
-        known = status if isinstance(status, int) and 400 <= status < 600 else 500
-        raise failure(known, {}, data, datetime.now(UTC))
+    check_success(chunk)
     return chunk
 
 

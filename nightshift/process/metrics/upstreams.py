@@ -11,7 +11,7 @@ _counter: Final = partial(CounterFamily, process=Process.WORKER)
 
 AWAY: Final = _gauge(
     name="nightshift_upstream_away",
-    help="1 while it is left alone, but for trials, since it failed again and again or refuses its key",
+    help="1 while a model there gets trials alone, since it failed again and again, or its key is refused",
     closer="it is 1: the worker's log and `nightshift upstreams probe` say why",
 )
 IN_FLIGHT: Final = _gauge(name="nightshift_upstream_requests_in_flight", help="Requests that it has")
@@ -41,8 +41,7 @@ COST: Final = _counter(
 ERRORS: Final = _counter(
     name="nightshift_upstream_errors_total",
     help="Requests without an answer, by kind: `overloaded` (429, 503), `timed_out`, `broken_off`, "
-    "`no_answer`, `unavailable`, `key_refused`, `model_gone`, `cancelled`, `row_failed` (a 500 of the "
-    "request's own)",
+    "`no_answer`, `unavailable`, `key_refused`, `model_gone`, `cancelled`, `row_failed` (500)",
     labels=(*_UPSTREAM, "kind"),
     closer="a kind but `overloaded` and `cancelled` grows",
 )

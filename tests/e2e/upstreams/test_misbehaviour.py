@@ -1,6 +1,8 @@
 """An upstream that misbehaves: rows are answered all the same; where one cannot be, its error says why."""
 
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,7 +60,7 @@ def test_the_error_of_a_row_has_the_upstreams_message(
     before = _arrivals(upstream)
     expected = [
         (behaviours.context_too_long(), "Your prompt is too long for this model.", 1 + WHOLE_TRY),
-        (behaviours.breaks(), "device-side assert triggered", TRIES),
+        (behaviours.breaks(), "device-side assert triggered", TRIES * BREAKS),
         (behaviours.cuts(1), "The upstream", TRIES * BREAKS),
     ]
     upstream.behave(*(_of_row(number, one[0]) for number, one in zip(numbers, expected, strict=False)))
@@ -70,6 +72,38 @@ def test_the_error_of_a_row_has_the_upstreams_message(
     for number, (_, message, tries) in zip(numbers, expected, strict=False):
         assert message in said[f"number-{number}"]
         assert (_arrivals(upstream) - before)[str(number)] == tries
+
+
+def test_texts_that_few_encodings_hold_are_answers(
+    upstream: UpstreamProcess, served: Served, client: openai.OpenAI, numbers: Sequence[int]
+) -> None:
+    choice = (
+        r'{"index": 0, "message": {"content": "half \ud83d, \u0000 and \u001b"}, "finish_reason": "stop"}'
+    )
+    upstream.behave(Behaviour(body=f'{{"id": "x", "choices": [{choice}]}}', containing=f'"{numbers[0]}"'))
+    batch = ended_batch(served.service, submit_batch(client, numbers[:ROWS]))
+    answers = {line["custom_id"]: answer_of(line) for line in output_lines(client, batch.id)}
+    assert batch.error_file_id is None, client.files.content(batch.error_file_id).text
+    assert answers[f"number-{numbers[0]}"] == "half \ud83d, \0 and \x1b"
+    assert len(answers) == ROWS
+    said = client.chat.completions.create(
+        model=DEMO_MODEL_ID, messages=[{"role": "user", "content": str(numbers[0])}]
+    )
+    assert said.choices[0].message.content == "half \ud83d, \0 and \x1b"
+
+
+def test_rows_of_a_worker_that_is_told_to_stop_are_run_by_the_next(
+    upstream: UpstreamProcess, served: Served, client: openai.OpenAI, numbers: Sequence[int]
+) -> None:
+    upstream.behave(behaviours.holds(containing="messages"))
+    batch_id = submit_batch(client, numbers[:500])
+    upstream.wait_until("it has rows", lambda seen: seen["in_flight"])
+    os.kill(served.service.worker_pid(), signal.SIGTERM)
+    upstream.wait_until("their connections are closed", lambda seen: not seen["in_flight"])
+    upstream.behave()
+    batch = ended_batch(served.service, batch_id)
+    answers = [answer_of(line) for line in output_lines(client, batch.id)]
+    assert answers == [served.answer_to(number) for number in numbers[:500]]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ async def stream(
         if number == behaviour.cuts_at:
             raise Cut
         is_replaced = number == behaviour.event_at and behaviour.event is not None
-        await response.write(behaviour.event.encode() if is_replaced else b"data: " + event + b"\n\n")
+        await response.write(as_bytes(behaviour.event) if is_replaced else b"data: " + event + b"\n\n")
         number += 1
     await response.write_eof()
     return response
@@ -101,6 +101,11 @@ def close(request: web.BaseRequest) -> web.Response:
 def answer_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     headers = {"content-type": "application/json", **(headers or {})}
     return web.Response(body=json_bytes(body), status=status, headers=headers)
+
+
+def as_bytes(text: str) -> bytes:
+    """Bytes that a behaviour has on the line, which may be no UTF-8 (PEP 383)."""
+    return text.encode(errors="surrogateescape")
 
 
 def json_bytes(body: Any) -> bytes:

@@ -147,7 +147,7 @@ class SimulatedUpstream:
             if behaviour.body is None:
                 self._check_key(request.headers)
             models = sending.json_bytes(model_list(settings))
-            body = models if behaviour.body is None else behaviour.body.encode()
+            body = models if behaviour.body is None else sending.as_bytes(behaviour.body)
             return await sending.send(request, behaviour, body, self._released)
         if path == "/version" and settings.version is not None and not settings.is_llama_cpp:
             return sending.answer_json({"version": settings.version})
@@ -176,7 +176,7 @@ class SimulatedUpstream:
         self.seen.arrivals.append(Arrival(route, prompt, body.get("priority"), num_continued, now_s, key))
         self._notify()
         if behaviour.body is not None:
-            return await sending.send(request, behaviour, behaviour.body.encode(), self._released)
+            return await sending.send(request, behaviour, sending.as_bytes(behaviour.body), self._released)
         if refusal is not None:
             raise refusal
         if headers := self._take(generation.total_tokens if generation else 1, now_s):

@@ -1,9 +1,9 @@
-"""The choice of the upstream that gets the next request, and when. Pure: times are monotonic seconds."""
+"""The number of requests that an upstream gets, and when. Pure: times are monotonic seconds."""
 
 from workers.upstreams.control.breaker import Breaker
 from workers.upstreams.control.budgets import RateBudget
 from workers.upstreams.control.concurrency import ConcurrencyLimit
-from workers.upstreams.control.places import UpstreamPlaces, UpstreamTurns
+from workers.upstreams.control.places import UpstreamPlaces
 from workers.upstreams.control.room import BulkRoom
 
-__all__ = ["Breaker", "BulkRoom", "ConcurrencyLimit", "RateBudget", "UpstreamPlaces", "UpstreamTurns"]
+__all__ = ["Breaker", "BulkRoom", "ConcurrencyLimit", "RateBudget", "UpstreamPlaces"]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+MINUTE_S: Final = 60.0
 BURST_S: Final = 1.0  # of the budget may be spent later than its time
 RESET_S_MAX: Final = 86_400.0  # longer ones are dates, which are not read
 REQUESTS: Final = ("-requests", "-requests-minute", "-requests-per-minute", "-req-minute", "")
@@ -54,33 +55,40 @@ class RateBudget:
 
 
 class _Rate:
-    """Requests or tokens a minute."""
+    """Requests or tokens a minute. Whatever they have taken, a minute without a request has paid for it."""
 
     def __init__(self, per_minute: int | None) -> None:
         assert per_minute is None or per_minute > 0, f"{per_minute} a minute"
         # The burst belongs to the minute: N - 1 spacings fit into less than a minute and a burst.
-        self._spacing_s = (60.0 + BURST_S) / per_minute if per_minute else 0.0
-        self._told_spacing_s = 0.0
-        self._told_until_s = -math.inf
-        self.free_s = -math.inf  # all that was spent is paid for
+        self._spacing_s = (MINUTE_S + BURST_S) / per_minute if per_minute else 0.0
+        self._paid_s = self._last_s = -math.inf  # all that was spent is paid for; the last request
         self._forgiven_s = -math.inf  # what was spent before weighs no more
+        self._told_spacing_s = 0.0
+        self._told_free_s = self._told_until_s = -math.inf
+
+    @property
+    def free_s(self) -> float:
+        """The time from which on the next request may be sent."""
+        return max(self._told_free_s, min(self._paid_s, self._last_s + MINUTE_S))
 
     def spend(self, now_s: float, amount: int) -> None:
-        if self.free_s <= now_s - BURST_S:
-            self.free_s, self._forgiven_s = now_s - BURST_S, now_s
-        told_s = self._told_spacing_s if now_s < self._told_until_s else 0.0
-        self.free_s += amount * max(self._spacing_s, told_s)
+        if min(self._paid_s + BURST_S, self._last_s + MINUTE_S) <= now_s:
+            self._paid_s, self._forgiven_s = now_s - BURST_S, now_s
+        self._paid_s += amount * self._spacing_s
+        self._last_s = now_s
+        told_s = max(self._told_free_s, now_s) + amount * self._told_spacing_s
+        self._told_free_s = min(told_s, self._told_until_s)
 
     def correct(self, sent_s: float, amount: int) -> None:
         if amount > 0 or sent_s >= self._forgiven_s:
-            self.free_s += amount * self._spacing_s
+            self._paid_s += amount * self._spacing_s
 
     def on_remaining(self, now_s: float, remaining: float, reset_s: float) -> None:
         self._told_until_s = now_s + reset_s
         if remaining >= 1:
             self._told_spacing_s = (reset_s + BURST_S) / remaining
         else:
-            self.free_s = max(self.free_s, self._told_until_s)
+            self._told_free_s = self._told_until_s
 
 
 def period_s(text: str) -> float | None:

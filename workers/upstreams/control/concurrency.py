@@ -1,8 +1,8 @@
 """The number of requests that an upstream has at once, found while it works. Two rules move the limit:
 
 1. An upstream that refuses a request (429, 503) holds what else is in flight and no more: that is the limit.
-   One that refuses all says nothing of how many it holds: it gets one request at a time, less and less
-   often, and the first answer brings back 0.7 of the limit before. A timeout multiplies the limit by 0.7,
+   One that refuses all says nothing of how many it holds: it gets one request at a time (the breaker says
+   when), and the first answer brings back 0.7 of the limit before. A timeout multiplies the limit by 0.7,
    once for all that were sent before (multiplicative decrease: Chiu and Jain, 1989).
 2. Otherwise a direct search (Hooke and Jeeves, 1961) tries another limit for a round, and keeps it where it
    is better. A trial that paid doubles the step, one that did not halves it and turns round. It begins with
@@ -27,8 +27,6 @@ ROUNDS_BETWEEN_TRIALS_MAX: Final = 16
 SMOOTHING: Final = 1 / 8  # of the tokens at which latencies are compared
 CHANGE: Final = math.log(1.25)  # of the throughput at one limit: the upstream, or its work, is another
 FULL: Final = 0.9  # of the limit in use; a round with less tells nothing of it (RFC 7661)
-RETRY_S_MIN: Final = 0.125  # doubles while all is refused
-RETRY_S_MAX: Final = 4.0
 RETRY_AFTER_S_MAX: Final = 300.0
 
 
@@ -45,7 +43,6 @@ class ConcurrencyLimit:
         self._usual_tokens = 0.0  # of a request
         self._refused_s = self._cut_s = -math.inf
         self._limit_after: int | None = None  # refusals, from the next answer on
-        self._retry_s = RETRY_S_MIN
         self._settle(-math.inf, initial)
         self._search(1, STEP_MAX)
 
@@ -64,7 +61,7 @@ class ConcurrencyLimit:
             if self._limit_after > self.limit:  # it refused all, and is soon back at what it had
                 self._settle(now_s, self._limit_after)
                 self._search(1, STEP_MAX / 2)
-            self._limit_after, self._retry_s = None, RETRY_S_MIN
+            self._limit_after = None
         if sent_s < self._round_began_s:
             return  # it ran under another limit
         self._requests += 1
@@ -84,11 +81,8 @@ class ConcurrencyLimit:
             self._turn()
         self._settle(now_s, accepted)
         self._refused_s = now_s
-        pause_s = min(retry_after_s or 0.0, RETRY_AFTER_S_MAX)
-        if self.in_flight == 0:
-            pause_s = max(pause_s, self._retry_s)
-            self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
-        self.paused_until_s = max(self.paused_until_s, now_s + pause_s)
+        if retry_after_s is not None:
+            self.paused_until_s = max(self.paused_until_s, now_s + min(retry_after_s, RETRY_AFTER_S_MAX))
 
     def on_timeout(self, now_s: float, sent_s: float) -> None:
         """A request that the worker gave up on."""

@@ -22,7 +22,8 @@ class BulkRoom:
 
     def __init__(self) -> None:
         self.share = 1.0
-        self._last_sent_s = self._changed_s = -math.inf
+        self.last_sent_s = -math.inf  # of interactive requests
+        self._changed_s = -math.inf
         self._samples: list[float] = []  # times to first tokens since
         self._lowest_s = math.inf
 
@@ -30,13 +31,9 @@ class BulkRoom:
         """The most bulk rows in flight; one place is left for the next interactive request. Infinite while no
         interactive requests come.
         """
-        if now_s >= self._last_sent_s + RECENT_S:
+        if now_s >= self.last_sent_s + RECENT_S:
             return math.inf
         return max(1, min(limit - 1, int(limit * self.share)))
-
-    def on_sent(self, now_s: float) -> None:
-        """An interactive request."""
-        self._last_sent_s = now_s
 
     def on_first_token(self, now_s: float, first_token_s: float) -> None:
         """Seconds until an interactive request's first token."""

@@ -19,7 +19,7 @@ from nightshift.jobs import JsonObject, Usage
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Inference
-from workers.upstreams.faults import BrokenOff, RowRefused
+from workers.upstreams.faults import BrokenOff, RowRefused, check_success, parsed
 from workers.upstreams.messages.encoder_answers import encoder_result
 
 TOKENS_MAX: Final = 2**31 - 1  # more in a usage is none
@@ -290,7 +290,9 @@ def _joined(so_far: JsonObject | None, new: JsonObject | None) -> JsonObject | N
         return {name: [*value] if isinstance(value, list) else value for name, value in new.items()}
     for name, value in new.items():
         if isinstance(value, list):
-            so_far[name] = [*(so_far.get(name) or ()), *value]
+            if not isinstance(so_far.get(name), list):
+                so_far[name] = []
+            so_far[name] += value
     return so_far
 
 
@@ -309,12 +311,10 @@ def _reasoning_of(message: JsonObject) -> str:
 
 
 def _object(data: bytes) -> JsonObject:
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise NoAnswer("it is no JSON") from error
+    body = parsed(data)
     if not isinstance(body, dict):
         raise NoAnswer("it is no JSON object")
+    check_success(body)
     return body
 
 

@@ -9,9 +9,7 @@ from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.jobs import JsonObject
 from workers.serving.carry_over import ChoiceSoFar
 
-LONG_TOKENS: Final = (
-    256  # shorter answers are made again whole: a stream costs the worker time for each token
-)
+LONG_TOKENS: Final = 256  # shorter answers are made again whole: each token of a stream costs time
 LEAST: Final = {"max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 0}
 """Limits on generated tokens, of which those that are there are taken off, and the least of each."""
 

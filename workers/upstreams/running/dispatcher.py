@@ -1,8 +1,6 @@
 """Gives the waiting requests of all models of upstreams their places."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -12,7 +10,7 @@ from workers.upstreams.running.metrics import UpstreamMetrics
 from workers.upstreams.running.server import UpstreamServer
 from workers.upstreams.running.upstream import RunningUpstream
 
-PASS_S: Final = 1.0  # between two looks at requests that wait
+TICK_S: Final = 0.1  # between two passes while requests wait: an upstream's pause or budget may have ended
 
 
 class Dispatcher:
@@ -23,8 +21,8 @@ class Dispatcher:
         self._loop = loop
         self.upstreams = upstreams
         self.servers: list[UpstreamServer] = []
-        self._is_awake = False  # a pass is due
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_awake = False  # a pass is due at once …
+        self._is_ticking = False  # … or soon
 
     # -- any thread
 
@@ -36,9 +34,6 @@ class Dispatcher:
         self._loop.wait_for(self._remove(server))
         if not self.servers:
             self._loop.stop()
-
-    def call(self, callback: Callable[[], None]) -> None:
-        self._loop.call(callback)
 
     def wake(self) -> None:
         """Makes a pass, soon. Many calls may lead to one."""
@@ -58,23 +53,16 @@ class Dispatcher:
     def _pass(self) -> None:
         self._is_awake = False
         for server in self.servers:
-            server.take_incoming()
-            server.give_up_waiting()
+            server.begin_pass()
         for priority in PriorityClass:
             for server in self.servers:
                 server.send_waiting(priority)
-        for server in self.servers:
-            server.note_counts()
         if self.servers:
             self.servers.append(self.servers.pop(0))  # each model is first in its turn
-        self._set_timer()
+        if not self._is_ticking and any(server.waiting for server in self.servers):
+            self._is_ticking = True
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def _set_timer(self) -> None:
-        """Makes the next pass when an upstream's pause or budget ends, or a client has waited for long."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if any(server.waiting.count for server in self.servers):
-            now_s = time.monotonic()
-            wait_s = min(server.wait_s(now_s) for server in self.servers)
-            self._timer = asyncio.get_running_loop().call_later(min(wait_s, PASS_S), self._pass)
+    def _tick(self) -> None:
+        self._is_ticking = False
+        self._pass()

@@ -1,14 +1,26 @@
 """Counts of each upstream for Prometheus."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nightshift.process.metrics import upstreams as declared
+from nightshift.process.metrics.family import CounterFamily, GaugeFamily
 from workers.health.metrics import filled
 from workers.upstreams.running.upstream import RunningUpstream
+
+VALUES: Final[tuple[tuple[CounterFamily | GaugeFamily, Callable[[RunningUpstream], float]], ...]] = (
+    (declared.AWAY, lambda upstream: upstream.is_away),
+    (declared.IN_FLIGHT, lambda upstream: upstream.places.limit.in_flight),
+    (declared.LIMIT, lambda upstream: upstream.places.limit.limit),
+    (declared.REQUESTS, lambda upstream: upstream.counts.rows),
+    (declared.PROMPT_TOKENS, lambda upstream: upstream.counts.prompt_tokens),
+    (declared.GENERATION_TOKENS, lambda upstream: upstream.counts.completion_tokens),
+    (declared.COST, lambda upstream: upstream.cost),
+)
 
 
 class UpstreamMetrics(Collector):
@@ -19,30 +31,19 @@ class UpstreamMetrics(Collector):
         self._upstreams = upstreams
 
     def collect(self) -> Iterator[Metric]:
-        upstreams = {upstream.name: upstream for upstream in [*self._upstreams]}
-        counts = {name: upstream.counts for name, upstream in upstreams.items()}
-        limits = {name: upstream.places.limit for name, upstream in upstreams.items()}
-        yield filled(declared.AWAY, {name: upstream.is_open for name, upstream in upstreams.items()})
-        yield filled(declared.IN_FLIGHT, {name: limit.in_flight for name, limit in limits.items()})
-        yield filled(declared.LIMIT, {name: limit.limit for name, limit in limits.items()})
-        yield filled(declared.REQUESTS, {name: counted.rows for name, counted in counts.items()})
-        yield filled(
-            declared.PROMPT_TOKENS, {name: counted.prompt_tokens for name, counted in counts.items()}
-        )
-        yield filled(
-            declared.GENERATION_TOKENS, {name: counted.completion_tokens for name, counted in counts.items()}
-        )
-        yield filled(declared.COST, {name: counted.cost for name, counted in counts.items()})
+        upstreams = [*self._upstreams]
+        for family, value_of in VALUES:
+            yield filled(family, {upstream.name: value_of(upstream) for upstream in upstreams})
         errors = {
-            (name, _kind(error)): count
-            for name, counted in counts.items()
-            for error, count in [*counted.errors.items()]
+            (upstream.name, _kind(error)): count
+            for upstream in upstreams
+            for error, count in [*upstream.counts.errors.items()]
         }
         yield filled(declared.ERRORS, errors)
         first_tokens = declared.FIRST_TOKEN.collected()
-        for name, counted in counts.items():
-            histogram = counted.first_token_s
-            first_tokens.add_metric((name,), histogram.cumulative(), histogram.sum)
+        for upstream in upstreams:
+            histogram = upstream.counts.first_token_s
+            first_tokens.add_metric((upstream.name,), histogram.cumulative(), histogram.sum)
         yield first_tokens
 
 

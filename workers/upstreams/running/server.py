@@ -5,7 +5,6 @@ Requests come from any thread; everything else is done on the loop's thread, whe
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,17 +23,15 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift_engine import EngineHistograms
-from workers.serving.busy import RecentShare
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import Busy, Inference, ModelServer, RequestCounts, engine_class
-from workers.upstreams.control.places import UpstreamTurns
-from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
+from workers.upstreams.faults import BrokenOff, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.messages.answers import StreamedAnswer, read_answer
 from workers.upstreams.messages.bodies import check_request, route_of, tokens_expected, upstream_body
 from workers.upstreams.messages.continuing import continued, may_be_long, may_continue
 from workers.upstreams.running.place import Place
-from workers.upstreams.running.upstream import Outcome, Sent
+from workers.upstreams.running.upstream import Outcome
 from workers.upstreams.running.waiting import Pending, Waiting
 
 log = logging.getLogger(__name__)
@@ -55,9 +52,6 @@ class Dispatching(Protocol):
     def remove(self, server: "UpstreamServer") -> None:
         """Cancels what the server has."""
 
-    def call(self, callback: Callable[[], None]) -> None:
-        """Calls it on the loop's thread, soon."""
-
     def wake(self) -> None:
         """Makes a pass, soon."""
 
@@ -75,14 +69,10 @@ class UpstreamServer(ModelServer):
         self.engine_stats = RequestCounts(0, 0)
         self._histograms = EngineHistograms()
         self._dispatcher = dispatcher
-        self._turns = UpstreamTurns()
-        self._routes = frozenset().union(*(place.model.routes for place in places))
-        self._incoming: deque[Inference] = deque()  # from any thread
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # by inference id
+        self._calls: deque[Callable[[], None]] = deque()  # from any thread, to be made on the loop's in order
+        self._tasks: dict[str, asyncio.Task[Result]] = {}  # by inference id
         self._streamed: dict[str, Pending] = {}  # bulk rows that have been, by inference id
-        self._cancelled: set[asyncio.Task[None]] = set()  # which have not ended
-        self._after_cancelled: list[Callable[[], None]] = []
-        self._busy = RecentShare(time.monotonic())
+        self._cancelled: set[asyncio.Task[Result]] = set()  # which have not ended
         self._busy_seconds = 0.0
         self._busy_since_s: float | None = None
 
@@ -95,18 +85,19 @@ class UpstreamServer(ModelServer):
         self._dispatcher.remove(self)
 
     def submit(self, inference: Inference) -> None:
-        if route_of(inference.endpoint) not in self._routes:
+        route = route_of(inference.endpoint)
+        if not all(route in place.model.routes for place in self.places):  # any of them may get it
             raise InvalidRequest(
-                f"The upstreams of '{self.model.id}' do not answer {inference.endpoint.route}.",
+                f"The upstreams of '{self.model.id}' do not all answer {inference.endpoint.route}.",
                 param="model",
                 code="model_not_supported",
             )
         may_fetch = all(place.upstream.config.fetches_urls for place in self.places)
         check_request(inference.body or {}, inference.request, may_fetch=may_fetch)
-        if inference.group is not None and self.num_waiting >= self._waiting_max:
+        most = WAITING_MAX if self.problem is None else int(self._may_be_tried)  # one is the trial
+        if inference.group is not None and len(self.waiting) + len(self._calls) >= most:
             raise Busy
-        self._incoming.append(inference)
-        self._dispatcher.wake()
+        self._call(partial(self._take, inference))
 
     def is_repeatable(self, request: ModelRequest) -> bool:
         """Requests without sampling are, and those with a seed."""
@@ -115,10 +106,14 @@ class UpstreamServer(ModelServer):
         return request.seed is not None or request.temperature == 0
 
     def cancel(self, inference_id: str) -> None:
-        self._dispatcher.call(partial(self._cancel, inference_id))
+        self._call(partial(self._cancel, inference_id))
 
     def after_cancelled(self, callback: Callable[[], None]) -> None:
-        self._dispatcher.call(partial(self._call_after_cancelled, callback))
+        def wait() -> None:
+            ended = asyncio.gather(*self._cancelled, return_exceptions=True)
+            ended.add_done_callback(lambda _: callback())
+
+        self._call(wait)
 
     def generated(self, inference_id: str) -> Sequence[Progress]:
         pending = self._streamed.get(inference_id)
@@ -127,21 +122,16 @@ class UpstreamServer(ModelServer):
 
     @property
     def problem(self) -> str | None:
-        if any(place.is_usable for place in self.places):
+        troubles = [place.trouble for place in self.places if place.trouble is not None]
+        if not troubles or not all(place.breaker.is_open for place in self.places):
             return None
-        troubles = [place.upstream.trouble for place in self.places if place.upstream.trouble is not None]
-        said = min(troubles, key=lambda trouble: trouble.since, default=None)
-        return f"The model's upstream {said or 'no longer has it'}." if said else None
+        since, reason = min(troubles)
+        return f"The model's upstream {reason} since {since:%H:%M} UTC."
 
     @property
     def busy_seconds(self) -> float:
         since_s = self._busy_since_s
         return self._busy_seconds + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-
-    @property
-    def busy_fraction(self) -> float:
-        share = self._busy.at(time.monotonic(), self.busy_seconds)
-        return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
     def histograms(self) -> EngineHistograms:
@@ -153,120 +143,64 @@ class UpstreamServer(ModelServer):
         return self.places[0].model.made_by
 
     @property
-    def num_waiting(self) -> int:
-        return self.waiting.count + len(self._incoming)
-
-    @property
-    def _waiting_max(self) -> int:
-        """Bulk requests that may wait here: one where an upstream is to be tried, none where none is."""
-        if self.problem is None:
-            return WAITING_MAX
-        return int(self._may_be_tried)
-
-    @property
     def _may_be_tried(self) -> bool:
         now_s = time.monotonic()
-        return any(place.may_be_tried(now_s) for place in self.places)
+        return any(place.breaker.wait_s(now_s) == 0 for place in self.places)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        self._calls.append(callback)
+        self._dispatcher.wake()
 
     # -- the loop's thread
 
-    def take_incoming(self) -> None:
-        now_s = time.monotonic()
-        while self._incoming:
-            inference = self._incoming.popleft()
-            tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
-            pending = Pending(inference, now_s, tokens_expected(inference), inference.breaks, tokens)
-            self.waiting.put(pending)
+    def begin_pass(self) -> None:
+        """Does what other threads have called for. While no upstream can be used, returns bulk rows to their
+        shards, and tells clients who have waited for long.
+        """
+        while self._calls:
+            self._calls.popleft()()
+        problem, now_s = self.problem, time.monotonic()
+        if problem is None:
+            return
+        keeps_bulk = self._may_be_tried
+        for pending in self.waiting:
+            has_waited = now_s - pending.since_s >= ONLINE_WAIT_S
+            if not keeps_bulk if pending.is_bulk else has_waited:
+                self.waiting.remove(pending.id)
+                self._tell_away(pending, problem)
 
     def send_waiting(self, priority: PriorityClass) -> None:
         """Sends what waits of a class, as long as an upstream has a place for it."""
-        while (pending := self.waiting.next_of(priority)) is not None:
-            place = self._place_for(pending)
-            if place is None:
-                return
-            self.waiting.take(priority)
-            sent = Sent(time.monotonic(), pending.tokens_expected, pending.is_bulk)
-            place.upstream.sent(sent)
-            place.absence.on_sent(sent.at_s)
+        while (pending := self.waiting.next_of(priority)) and (place := self._place_for(pending)):
+            pending.sent_s = time.monotonic()
+            self.waiting.take(pending)
+            place.sent(pending)
             of_class = self._histograms.of_class(engine_class(priority))
-            of_class.queue_s.observe(sent.at_s - pending.since_s)
-            task = asyncio.get_running_loop().create_task(self._run(pending, place, sent))
-            self._note_busy(is_busy=True)
-            self._tasks[pending.inference.id] = task
-
-    def give_up_waiting(self) -> None:
-        """Returns bulk rows to their shards while no upstream can be used, and tells clients who have waited
-        for long.
-        """
-        problem, now_s = self.problem, time.monotonic()
-        if problem is None or self._may_be_tried:
-            return
-        for pending in self.waiting.remove(
-            lambda pending: pending.is_bulk or now_s - pending.since_s >= ONLINE_WAIT_S
-        ):
-            self._tell_away(pending, problem)
-
-    def note_counts(self) -> None:
-        self.engine_stats = RequestCounts(len(self._tasks), self.waiting.count)
-
-    def wait_s(self, now_s: float) -> float:
-        """Seconds until the next of the waiting requests may be sent, if no other ends before."""
-        heads = filter(None, map(self.waiting.next_of, PriorityClass))
-        kinds = {not pending.is_bulk for pending in heads}
-        return min(
-            (
-                max(
-                    place.absence.wait_s(now_s),
-                    place.upstream.places.wait_s(now_s, is_interactive=is_interactive),
-                )
-                for place in self.places
-                for is_interactive in kinds
-            ),
-            default=math.inf,
-        )
+            of_class.queue_s.observe(pending.sent_s - pending.since_s)
+            task = asyncio.get_running_loop().create_task(self._answer(pending, place))
+            task.add_done_callback(partial(self._ended, pending, place))  # also of one that never began
+            self._tasks[pending.id] = task
+            self._note_busy()
+        self.engine_stats = RequestCounts(len(self._tasks), len(self.waiting))
 
     def cancel_all(self) -> None:
-        self.take_incoming()
-        self.waiting.remove(lambda pending: True)
-        for inference_id in [*self._tasks]:
+        self.begin_pass()
+        for inference_id in [*self._tasks, *(pending.id for pending in self.waiting)]:
             self._cancel(inference_id)
+
+    def _take(self, inference: Inference) -> None:
+        tokens = 0 if inference.carry_over is None else inference.carry_over.num_tokens
+        expected = tokens_expected(inference)
+        self.waiting.put(Pending(inference, time.monotonic(), expected, inference.breaks, tokens))
 
     def _place_for(self, pending: Pending) -> Place | None:
         """The place where a request goes; None: it waits."""
-        now_s = time.monotonic()
-        open_to = {
-            place.upstream.name: place
-            for place in self.places
-            if place.absence.wait_s(now_s) == 0 and route_of(pending.inference.endpoint) in place.model.routes
-        }
-        choices = [place.upstream.places for place in open_to.values()]
-        chosen = self._turns.choose(choices, now_s, is_interactive=not pending.is_bulk)
-        return None if chosen is None else open_to[chosen.name]
+        now_s, is_interactive = time.monotonic(), not pending.is_bulk
+        ready = [place for place in self.places if place.may_get(now_s, is_interactive=is_interactive)]
+        return min(ready, key=lambda place: place.upstream.places.load, default=None)
 
-    async def _run(self, pending: Pending, place: Place, sent: Sent) -> None:
-        """Sends a request, and tells its end or puts it back."""
-        outcome: Outcome = asyncio.CancelledError()
-        progress: Progress | None = None
-        try:
-            result = await self._answer(pending, place, sent)
-            place.absence.on_success()
-            outcome, progress = result.usage, Progress(result=result)
-            of_class = self._histograms.of_class(engine_class(pending.inference.priority))
-            of_class.prompt_tokens += result.usage.prompt_tokens
-            of_class.generation_tokens += result.usage.completion_tokens
-        except RowRefused as refused:
-            outcome, progress = refused, self._after_refusal(pending, refused)
-        except RowFailed as error:
-            outcome, progress = error, Progress(failed=str(error))
-        except UpstreamFault as fault:
-            outcome, progress = fault, self._after_fault(pending, place, fault)
-        finally:
-            place.upstream.ended(sent, outcome)
-            self._ended(pending.inference.id)
-        if progress is not None:
-            self._tell_end(pending, progress)
-
-    async def _answer(self, pending: Pending, place: Place, sent: Sent) -> Result:
+    async def _answer(self, pending: Pending, place: Place) -> Result:
+        """Sends a request. Raises RowRefused or an UpstreamFault."""
         inference, served = pending.inference, place.model
         streams = may_be_long(inference.request) if pending.is_bulk else inference.request.streams
         goes_on = streams and self._goes_on(pending, place)
@@ -278,7 +212,6 @@ class UpstreamServer(ModelServer):
             if pending.answer is not None:
                 pending.answer = StreamedAnswer(inference)  # what there was is made again
             answer = await connection.post(route, body)
-            place.upstream.places.budget.on_headers(time.monotonic(), answer.headers)
             return read_answer(inference, answer.data)
         if pending.answer is None or not goes_on:
             pending.answer = StreamedAnswer(inference, self._earlier(inference) if goes_on else None)
@@ -292,7 +225,7 @@ class UpstreamServer(ModelServer):
             async for chunk in chunks:
                 for progress in pending.answer.take(chunk):
                     if not pending.is_shown:
-                        place.upstream.first_token(sent, time.monotonic())
+                        place.upstream.first_token(pending, time.monotonic())
                     pending.is_shown = True
                     inference.listener(progress)
         if not pending.answer.is_whole:
@@ -308,9 +241,37 @@ class UpstreamServer(ModelServer):
     def _earlier(self, inference: Inference) -> ChoiceSoFar | None:
         """The only choice as an earlier lease left it."""
         carry_over = inference.carry_over
-        if carry_over is None or carry_over.made_by != self.made_by:
-            return None
-        return carry_over.choices[0] if len(carry_over.choices) == 1 else None
+        is_ours = carry_over is not None and carry_over.made_by == self.made_by
+        return carry_over.choices[0] if carry_over and is_ours and len(carry_over.choices) == 1 else None
+
+    def _ended(self, pending: Pending, place: Place, task: asyncio.Task[Result]) -> None:
+        """Notes the end of a request that was sent, and tells it or puts the request back."""
+        self._cancelled.discard(task)
+        if is_wanted := self._tasks.get(pending.id) is task:
+            del self._tasks[pending.id]
+        ended = asyncio.CancelledError() if task.cancelled() else task.exception() or task.result()
+        if not isinstance(ended, Result | Outcome):
+            raise ended  # a fault of ours
+        progress = self._progress_after(pending, place, ended) if is_wanted else None
+        place.ended(pending, ended.usage if isinstance(ended, Result) else ended)
+        self._note_busy()
+        self._dispatcher.wake()
+        if progress is not None:
+            self._tell_end(pending, progress)
+
+    def _progress_after(self, pending: Pending, place: Place, ended: Result | Outcome) -> Progress | None:
+        """The end of a request; None: it waits for a place again."""
+        match ended:
+            case Result(usage=usage):
+                of_class = self._histograms.of_class(engine_class(pending.inference.priority))
+                of_class.prompt_tokens += usage.prompt_tokens
+                of_class.generation_tokens += usage.completion_tokens
+                return Progress(result=ended)
+            case RowRefused():
+                return self._after_refusal(pending, ended)
+            case UpstreamFault():
+                return self._after_fault(pending, place, ended)
+        return None
 
     def _after_refusal(self, pending: Pending, refused: RowRefused) -> Progress | None:
         """The end of a request that was refused; None: it is sent again whole, since a refusal may be of the
@@ -328,14 +289,14 @@ class UpstreamServer(ModelServer):
             "upstream failed",
             extra={"action": "upstream_failed", "upstream": place.upstream.name, "reason": fault.reason},
         )
-        if isinstance(fault, ModelGone):
-            place.absence.on_fault(time.monotonic())
-        was_well = place.upstream.trouble is None  # it may be well but for this request
+        was_well = place.trouble is None  # it may be well but for this request
         if isinstance(fault, BrokenOff) or (was_well and isinstance(fault, Unavailable)):
             pending.broke_off()
+        if pending.is_bulk and pending.breaks == BREAKS_MAX - 1 and not pending.tokens_most:
+            pending.is_plain = True  # an upstream may not stream
         is_lost = pending.is_shown and not self._can_resume(pending)
         if is_lost or pending.breaks >= BREAKS_MAX:
-            return Progress(failed=f"The upstream {fault.reason}.")
+            return Progress(failed=f"The upstream {fault}.")
         self.waiting.put(pending, first=not pending.breaks)  # others are not held up by what may break again
         return None
 
@@ -352,49 +313,23 @@ class UpstreamServer(ModelServer):
             self._tell_end(pending, Progress(result=Result(503, Usage(), body=body)))
 
     def _tell_end(self, pending: Pending, progress: Progress) -> None:
-        self._streamed.pop(pending.inference.id, None)
+        self._streamed.pop(pending.id, None)
         if pending.is_bulk:
             progress.so_far = pending.so_far
         pending.inference.listener(progress)
 
-    def _ended(self, inference_id: str) -> None:
-        task = asyncio.current_task()
-        if self._tasks.get(inference_id) is task:
-            del self._tasks[inference_id]
-        if not self._tasks:
-            self._note_busy(is_busy=False)
-        if task is not None and task in self._cancelled:
-            self._cancelled.discard(task)
-            self._call_callbacks()
-        self._dispatcher.wake()
-
     def _cancel(self, inference_id: str) -> None:
-        self.take_incoming()
         self._streamed.pop(inference_id, None)
-        task = self._tasks.pop(inference_id, None)
-        if task is None:
-            self.waiting.remove(lambda pending: pending.inference.id == inference_id)
-            return
-        self._cancelled.add(task)
-        task.cancel()
+        self.waiting.remove(inference_id)
+        if (task := self._tasks.pop(inference_id, None)) is not None:
+            self._cancelled.add(task)
+            task.cancel()
 
-    def _call_after_cancelled(self, callback: Callable[[], None]) -> None:
-        self._after_cancelled.append(callback)
-        self._call_callbacks()
-
-    def _call_callbacks(self) -> None:
-        if not self._cancelled:
-            callbacks, self._after_cancelled = self._after_cancelled, []
-            for callback in callbacks:
-                callback()
-
-    def _note_busy(self, *, is_busy: bool) -> None:
+    def _note_busy(self) -> None:
         now_s = time.monotonic()
-        if is_busy and self._busy_since_s is None:
-            self._busy_since_s = now_s
-        elif not is_busy and self._busy_since_s is not None:
+        if self._busy_since_s is not None:
             self._busy_seconds += now_s - self._busy_since_s
-            self._busy_since_s = None
+        self._busy_since_s = now_s if self._tasks else None
         self._busy.note(now_s, self.busy_seconds)
 
 

@@ -1,7 +1,7 @@
 """Requests that wait for a place at an upstream: by class, and within one in turns of their tenants. Pure."""
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nightshift.jobs.priorities import PriorityClass
@@ -19,9 +19,14 @@ class Pending:
     tokens_expected: int
     breaks: int = 0  # how often an upstream broke it off and it came no further
     tokens_most: int = 0  # that it has had to continue from
+    sent_s: float = 0.0  # when it was last sent
     is_shown: bool = False  # its client has seen a part of an answer
     answer: StreamedAnswer | None = None  # as far as it has come
-    is_plain: bool = False  # a bulk row that is neither streamed nor continued: that was refused
+    is_plain: bool = False  # a bulk row that is neither streamed nor continued, since that was in vain
+
+    @property
+    def id(self) -> str:
+        return self.inference.id
 
     @property
     def is_bulk(self) -> bool:
@@ -40,54 +45,45 @@ class Pending:
 
 
 class Waiting:
-    """The requests of one model. On the loop's thread, but for `count`."""
+    """The requests of one model. On the loop's thread, but for `len`."""
 
     def __init__(self) -> None:
-        self._by_class: dict[PriorityClass, OrderedDict[str, deque[Pending]]] = {
+        self._by_id: dict[str, Pending] = {}
+        self._tenants: dict[PriorityClass, OrderedDict[str, OrderedDict[str, Pending]]] = {
             priority: OrderedDict() for priority in PriorityClass
         }
-        self.count = 0
 
     def put(self, pending: Pending, *, first: bool = False) -> None:
         """`first`: before the others of its tenant, since it has waited before."""
-        tenants = self._by_class[pending.inference.priority]
-        queue = tenants.setdefault(pending.inference.tenant_id, deque())
-        if first:
-            queue.appendleft(pending)
-        else:
-            queue.append(pending)
-        self.count += 1
+        tenants = self._tenants[pending.inference.priority]
+        queue = tenants.setdefault(pending.inference.tenant_id, OrderedDict())
+        queue[pending.id] = self._by_id[pending.id] = pending
+        queue.move_to_end(pending.id, last=not first)
 
     def next_of(self, priority: PriorityClass) -> Pending | None:
         """The next request of a class, which stays; None: there is none."""
-        tenants = self._by_class[priority]
-        return next(iter(tenants.values()))[0] if tenants else None
+        for queue in self._tenants[priority].values():
+            return next(iter(queue.values()))
+        return None
 
-    def take(self, priority: PriorityClass) -> None:
+    def take(self, pending: Pending) -> None:
         """Removes the next request; its tenant's others wait for the other tenants."""
-        tenants = self._by_class[priority]
-        tenant_id, queue = next(iter(tenants.items()))
-        queue.popleft()
-        self.count -= 1
-        tenants.move_to_end(tenant_id)
-        if not queue:
-            del tenants[tenant_id]
+        self.remove(pending.id)
+        tenants, tenant_id = self._tenants[pending.inference.priority], pending.inference.tenant_id
+        if tenant_id in tenants:
+            tenants.move_to_end(tenant_id)
 
-    def remove(self, where: Callable[[Pending], bool]) -> list[Pending]:
-        """Removes the requests for which `where` holds, and returns them."""
-        removed = [pending for pending in self if where(pending)]
-        gone = {*map(id, removed)}
-        for tenants in self._by_class.values() if removed else ():
-            for tenant_id, queue in [*tenants.items()]:
-                left = deque(pending for pending in queue if id(pending) not in gone)
-                if left:
-                    tenants[tenant_id] = left
-                else:
-                    del tenants[tenant_id]
-        self.count -= len(removed)
-        return removed
+    def remove(self, inference_id: str) -> None:
+        """Removes a request, if it is here."""
+        if (pending := self._by_id.pop(inference_id, None)) is not None:
+            tenants, tenant_id = self._tenants[pending.inference.priority], pending.inference.tenant_id
+            del tenants[tenant_id][inference_id]
+            if not tenants[tenant_id]:
+                del tenants[tenant_id]
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def __iter__(self) -> Iterator[Pending]:
-        for tenants in self._by_class.values():
-            for queue in tenants.values():
-                yield from queue
+        """All that wait now; those that are reached may be removed."""
+        return iter([*self._by_id.values()])

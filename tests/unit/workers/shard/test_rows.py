@@ -169,6 +169,18 @@ def test_a_busy_model_is_offered_the_row_again(ground: Ground) -> None:
     assert ground.state is ShardState.DONE
 
 
+def test_rows_that_are_too_large_together_run_one_after_the_other(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "CHARS_IN_FLIGHT_MAX", 1)
+    runner = ground.run(3)
+    for _ in range(3):
+        (alone,) = ground.begun(1)
+        ground.answer(alone)
+    finished(runner)
+    assert len(ground.results) == 3
+
+
 def test_an_encoder_has_more_rows_at_once_but_of_a_shard_that_lost_a_worker(ground: Ground) -> None:
     config = replace(CONFIG, rows_in_flight_max=3, encoder_rows_in_flight_max=50)
     plan_bulk(ground.store, INPUT, shards=2)

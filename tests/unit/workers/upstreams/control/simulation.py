@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from workers.upstreams.control import Breaker, ConcurrencyLimit, RateBudget, UpstreamPlaces, UpstreamTurns
+from workers.upstreams.control import Breaker, ConcurrencyLimit, RateBudget, UpstreamPlaces
 
 PREFILL_STEPS = 5
 NETWORK_S = 0.005
@@ -151,12 +151,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.turns = UpstreamTurns()
         limit = ConcurrencyLimit if self.fixed is None else lambda: FixedLimit(self.fixed, self.fixed)
-        self.upstreams = [
-            UpstreamPlaces(f"u{index}", limit(), self.budget or RateBudget(), Breaker(f"u{index}"))
-            for index in range(len(self.servers))
-        ]
+        self.upstreams = [UpstreamPlaces(limit(), self.budget or RateBudget()) for _ in self.servers]
+        self.breakers = [Breaker() for _ in self.servers]
         self._waiting: deque[Request] = deque()  # interactive ones
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -213,24 +210,31 @@ class Simulation:
         while self.has_bulk and not self._waiting and self._send(None):
             pass
         self.limits.append((self.now_s, self.upstreams[0].limit.limit))
-        wait_s = min(
-            upstream.wait_s(self.now_s, is_interactive=bool(self._waiting)) for upstream in self.upstreams
-        )
+        wait_s = min(self._waits_s(is_interactive=bool(self._waiting)))
         if (self.has_bulk or self._waiting) and 0 < wait_s < math.inf and self.now_s + wait_s < self._wake_s:
             self._wake_s = self.now_s + wait_s
             self._at(self._wake_s, self._wake)
+
+    def _waits_s(self, *, is_interactive: bool) -> list[float]:
+        return [
+            max(breaker.wait_s(self.now_s), upstream.wait_s(self.now_s, is_interactive=is_interactive))
+            for breaker, upstream in zip(self.breakers, self.upstreams, strict=True)
+        ]
 
     def _wake(self) -> None:
         self._wake_s = math.inf
 
     def _send(self, interactive: Request | None) -> bool:
-        chosen = self.turns.choose(self.upstreams, self.now_s, is_interactive=interactive is not None)
-        if chosen is None:
+        waits_s = self._waits_s(is_interactive=interactive is not None)
+        ready = [index for index, wait_s in enumerate(waits_s) if wait_s == 0]
+        if not ready:
             return False
-        index = self.upstreams.index(chosen)
+        index = min(ready, key=lambda index: self.upstreams[index].load)
+        chosen = self.upstreams[index]
         request = interactive or Request(self.lengths(self.rng), False, self.now_s)
         request.sent_s = self.now_s
         chosen.on_sent(self.now_s, request.tokens, is_interactive=request.is_interactive)
+        self.breakers[index].on_sent(self.now_s)
         server = self.servers[index]
         server.advance(self.now_s)
         retry_after_s = server.offer(request)
@@ -240,8 +244,10 @@ class Simulation:
         return True
 
     def _refuse(self, index: int, request: Request, retry_after_s: float) -> None:
-        self.upstreams[index].on_ended(is_interactive=request.is_interactive)
+        self.upstreams[index].bulk_in_flight -= not request.is_interactive
         self.upstreams[index].limit.on_overload(self.now_s, retry_after_s or None)
+        if not self.upstreams[index].limit.in_flight:
+            self.breakers[index].on_fault(self.now_s)
         if request.is_interactive:
             self._waiting.appendleft(request)
 
@@ -253,8 +259,8 @@ class Simulation:
     def _end(self, index: int, request: Request) -> None:
         self.done.append((self.now_s, index, request))
         upstream = self.upstreams[index]
-        upstream.on_ended(is_interactive=request.is_interactive)
+        upstream.bulk_in_flight -= not request.is_interactive
         upstream.limit.on_done(self.now_s, request.sent_s, request.tokens)
         upstream.budget.settle(request.sent_s, request.tokens, request.tokens)
         upstream.budget.on_headers(self.now_s, self.servers[index].headers())
-        upstream.breaker.on_success()
+        self.breakers[index].on_success()

@@ -5,15 +5,15 @@ from workers.upstreams.control import Breaker
 from workers.upstreams.control.breaker import FAULTS_IN_A_ROW, RETRY_S_MAX, RETRY_S_MIN
 
 
-def opened(name: str = "upstream") -> Breaker:
-    breaker = Breaker(name)
+def opened() -> Breaker:
+    breaker = Breaker()
     for _ in range(FAULTS_IN_A_ROW):
         breaker.on_fault(0.0)
     return breaker
 
 
 def test_faults_in_a_row_open_it_and_an_answer_between_them_does_not():
-    breaker = Breaker("upstream")
+    breaker = Breaker()
     for _ in range(2):
         for _ in range(FAULTS_IN_A_ROW - 1):
             breaker.on_fault(0.0)
@@ -21,7 +21,7 @@ def test_faults_in_a_row_open_it_and_an_answer_between_them_does_not():
         breaker.on_success()
 
     assert opened().wait_s(0.0) >= RETRY_S_MIN
-    assert opened().opened_s == 0
+    assert opened().is_open
 
 
 def test_one_request_is_let_through_once_the_time_is_over():
@@ -37,7 +37,7 @@ def test_an_answer_closes_it():
     breaker.on_sent(10.0)
     breaker.on_success()
     assert breaker.wait_s(10.0) == 0
-    assert breaker.opened_s is None
+    assert not breaker.is_open
 
 
 def test_each_failed_trial_doubles_the_time_up_to_its_bound():
@@ -48,10 +48,10 @@ def test_each_failed_trial_doubles_the_time_up_to_its_bound():
         breaker.on_sent(now_s)
         breaker.on_fault(now_s)
 
-    assert all(1.4 * before < after for before, after in pairwise(waits_s[:5]))
+    assert all(1.4 * before < after for before, after in pairwise(waits_s[:3]))
     assert all(RETRY_S_MIN <= wait_s <= RETRY_S_MAX for wait_s in waits_s)
     assert waits_s[-1] >= 0.75 * RETRY_S_MAX
-    assert breaker.opened_s == 0
+    assert breaker.is_open
 
 
 def test_faults_of_requests_sent_before_it_opened_do_not_lengthen_the_time():
@@ -68,20 +68,20 @@ def test_a_trial_that_is_lost_does_not_keep_it_open():
     assert breaker.wait_s(5.0 + RETRY_S_MAX) == 0
 
 
-def test_workers_try_at_different_times_and_each_at_the_same_again():
-    waits_s = []
-    for name in ["worker-1/gpu", "worker-2/gpu", "worker-1/gpu"]:
-        breaker = opened(name)
-        for _ in range(4):
+def test_workers_try_at_different_times():
+    waits_s = set()
+    for _ in range(2):
+        breaker = opened()
+        for _ in range(2):
             breaker.on_sent(100.0)
             breaker.on_fault(100.0)
-        waits_s.append(breaker.wait_s(100.0))
-    assert waits_s[0] == waits_s[2] != waits_s[1]
+        waits_s.add(breaker.wait_s(100.0))
+    assert len(waits_s) == 2
 
 
 def test_a_refused_key_opens_it_for_good():
-    breaker = Breaker("upstream")
-    breaker.on_key_refused(3.0)
+    breaker = Breaker()
+    breaker.on_key_refused()
     breaker.on_success()
     assert breaker.wait_s(1e12) == math.inf
-    assert breaker.opened_s == 3
+    assert breaker.is_open

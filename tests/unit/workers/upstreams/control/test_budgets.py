@@ -49,6 +49,24 @@ def test_what_idle_time_has_forgiven_is_not_given_back_too():
     assert budget.wait_s(200.0) == pytest.approx(9.0)
 
 
+@pytest.mark.parametrize("amount", [100, 10**9])
+def test_a_request_of_more_than_a_minutes_tokens_is_followed_by_a_minute_of_silence(amount: int):
+    budget = RateBudget(tokens_per_minute=10)
+    budget.spend(0.0, amount)
+    assert budget.wait_s(0.0) == 60
+    budget.settle(0.0, amount, 2**31)
+    assert budget.wait_s(60.0) == 0
+    budget.spend(60.0, 1)
+    assert budget.wait_s(60.0) == pytest.approx(5.1)
+
+
+def test_what_an_upstream_told_ends_with_its_reset():
+    budget = RateBudget()
+    budget.on_headers(0.0, {"x-ratelimit-remaining-tokens": "10", "x-ratelimit-reset-tokens": "6s"})
+    budget.spend(0.0, 10**6)
+    assert budget.wait_s(0.0) == 6
+
+
 SENDS = st.lists(st.tuples(st.floats(0, 90), st.integers(0, 900), st.floats(0, 2)), max_size=60)
 
 

@@ -1,80 +1,51 @@
 import math
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.upstreams.control import (
-    Breaker,
-    BulkRoom,
-    ConcurrencyLimit,
-    RateBudget,
-    UpstreamPlaces,
-    UpstreamTurns,
-)
+from workers.upstreams.control import BulkRoom, ConcurrencyLimit, RateBudget, UpstreamPlaces
 from workers.upstreams.control.room import CHANGE_S, RECENT_S, SAMPLES_MIN, SHARE_MIN
 
 
-def upstream(name: str = "u", places: int = 8, pace: float | None = None, **budget: int) -> UpstreamPlaces:
+def upstream(places: int = 8, pace: float | None = None, **budget: int) -> UpstreamPlaces:
     limit = ConcurrencyLimit(places)
     limit.pace = pace
-    return UpstreamPlaces(name, limit, RateBudget(**budget), Breaker(name))
+    return UpstreamPlaces(limit, RateBudget(**budget))
 
 
-def choices(upstreams: list[UpstreamPlaces], count: int) -> Counter[str]:
-    """Names of those chosen; each request ends at once."""
-    turns = UpstreamTurns()
-    names: Counter[str] = Counter()
-    for _ in range(count):
-        chosen = turns.choose(upstreams, 0.0, is_interactive=False)
-        assert chosen is not None
-        names[chosen.name] += 1
-    return names
+def shares(*paces: float | None) -> list[int]:
+    """Each upstream's requests of 300 that are in flight at once, by their paces."""
+    upstreams = [upstream(places=300, pace=pace) for pace in paces]
+    for _ in range(300):
+        min(upstreams, key=lambda one: one.load).on_sent(0.0, 1, is_interactive=False)
+    return [one.limit.in_flight for one in upstreams]
 
 
 def test_requests_are_shared_in_proportion_to_pace():
-    names = choices([upstream("slow", pace=100), upstream("fast", pace=200)], 300)
-    assert names == {"slow": 100, "fast": 200}
+    assert shares(100, 200) == [100, 200]
 
 
 @settings(max_examples=40)
 @given(paces=st.lists(st.floats(1, 1000), min_size=2, max_size=5))
 def test_no_upstream_starves(paces: list[float]):
-    upstreams = [upstream(str(number), pace=pace) for number, pace in enumerate(paces)]
-    names = choices(upstreams, 500)
-    for number, pace in enumerate(paces):
-        assert names[str(number)] >= int(500 * pace / sum(paces)) - len(paces)
+    for pace, share in zip(paces, shares(*paces), strict=True):
+        assert share >= int(300 * pace / sum(paces)) - len(paces)
 
 
-def test_an_upstream_that_was_not_measured_is_tried():
-    assert choices([upstream("known", pace=500), upstream("new")], 100)["new"] == 50
+def test_an_upstream_that_was_not_measured_gets_the_next_request():
+    assert upstream(pace=None).load < upstream(pace=1e9).load
+    assert shares(None, None) == [150, 150]
 
 
-def test_an_upstream_that_comes_back_catches_nothing_up():
-    turns, upstreams = UpstreamTurns(), [upstream("a", pace=100), upstream("b", pace=100)]
-    upstreams[1].limit.paused_until_s = 10.0
-    for _ in range(100):
-        assert turns.choose(upstreams, 0.0, is_interactive=False) is upstreams[0]
-    names = [
-        chosen.name for _ in range(10) if (chosen := turns.choose(upstreams, 10.0, is_interactive=False))
-    ]
-    assert names.count("b") == 5
-
-
-def test_full_paused_failing_and_spent_upstreams_are_skipped():
-    full, paused, failing, spent = (upstream(name) for name in ("full", "paused", "failing", "spent"))
+def test_full_paused_and_spent_upstreams_have_no_place():
+    full, paused, spent = upstream(), upstream(), upstream(requests_per_minute=61)
     full.limit.in_flight = 8
     paused.limit.paused_until_s = 3.0
-    failing.breaker.on_key_refused(0.0)
-    spent = upstream("spent", requests_per_minute=61)
     spent.on_sent(0.0, 1, is_interactive=False)
     spent.on_sent(0.0, 1, is_interactive=False)
-    upstreams = [full, paused, failing, spent]
-
-    assert UpstreamTurns().choose(upstreams, 0.0, is_interactive=True) is None
-    waits_s = [place.wait_s(0.0, is_interactive=True) for place in upstreams]
-    assert waits_s == [math.inf, 3.0, math.inf, pytest.approx(1.0)]
+    waits_s = [places.wait_s(0.0, is_interactive=True) for places in (full, paused, spent)]
+    assert waits_s == [math.inf, 3.0, pytest.approx(1.0)]
 
 
 def test_bulk_rows_take_all_places_while_no_interactive_requests_come():
@@ -100,7 +71,6 @@ def test_an_idle_upstream_with_one_place_takes_bulk_rows():
     place = upstream(places=1)
     place.on_sent(0.0, 1, is_interactive=True)
     place.limit.on_lost()
-    place.on_ended(is_interactive=True)
     assert place.wait_s(1.0, is_interactive=False) == 0
 
 
@@ -114,7 +84,7 @@ class Chats:
     def come(self, first_token_s: float, changes: int = 1) -> float:
         for _ in range(changes):
             self.now_s += CHANGE_S
-            self.room.on_sent(self.now_s)
+            self.room.last_sent_s = self.now_s
             for _ in range(SAMPLES_MIN):
                 self.room.on_first_token(self.now_s, first_token_s)
         return self.room.share

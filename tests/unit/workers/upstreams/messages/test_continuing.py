@@ -1,5 +1,6 @@
 """A long answer that is cut off goes on from its text: there, at another upstream and in another worker."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -111,6 +112,14 @@ def test_a_chat_is_sent_whole_where_the_upstream_does_not_continue(
         assert row.text == whole()
         assert row.end.so_far is None
         assert continuations(upstream) == [0, 0]
+
+
+def test_a_row_is_answered_where_the_upstream_never_streams(
+    asker: Asker, upstream: SimulatedUpstream
+) -> None:
+    answer = {"choices": [{"index": 0, "message": {"content": "whole"}, "finish_reason": "stop"}]}
+    upstream.behave(Behaviour(body=json.dumps(answer)))
+    assert long(asker).text == "whole"
 
 
 def test_a_row_whose_continuation_is_refused_begins_anew(asker: Asker, upstream: SimulatedUpstream) -> None:
