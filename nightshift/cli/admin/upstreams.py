@@ -46,10 +46,8 @@ def probe(
     reports = report_of_upstreams(chosen)
     if json:
         print_json(reports)
-    else:
-        print_table(
-            HEADINGS, [_cells(report["name"], model) for report in reports for model in report["models"]]
-        )
+    elif lines := [_cells(report["name"], model) for report in reports for model in report["models"]]:
+        print_table(HEADINGS, lines)
     problems = [report["problem"] for report in reports if report["problem"]]
     for problem in problems:
         print_error(problem)

@@ -16,7 +16,7 @@ from nightshift.cli.processes.gpus import Workers, gpus_for, shares
 from nightshift.cli.processes.store_watch import Probe, StoreWatch
 from nightshift.cli.processes.supervisor import Supervisor
 from nightshift.cli.session import DataDir, LazyModels, Upstreams, data_settings
-from nightshift.cli.terminal import fail, is_interactive, print_error, say
+from nightshift.cli.terminal import fail, is_interactive, print_error, printable, say
 from nightshift.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ LOG_TAIL_LINES: Final = 15
 
 # A process's reason to end in its log: our words, else a traceback's last line.
 _REASON: Final = re.compile(r"(?:cannot start: |The model .* cannot be served: |^\w[\w.]*Error: ).*")
+# A line of a log, for people or of JSON.
+_AWAITED: Final = re.compile(
+    r'waiting for an upstream\b.*\bupstream\W+([^\s"]+)\W+reason\W+(.+?)(?:"|\s\w+=|$)'
+)
 
 
 def up(
@@ -209,6 +213,7 @@ def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:
     """Waits until the service is ready. False: it was asked to stop, or a process ended."""
     import httpx
 
+    told: str | None = None
     with (
         httpx.Client(base_url=site.base_url, timeout=READY_TIMEOUT_S, trust_env=False) as server,
         _status() as status,
@@ -218,8 +223,11 @@ def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:
                 answer = server.get("/readyz")
                 if answer.status_code == httpx.codes.OK:
                     return True
+                awaited = awaited_upstream(site.logs / "worker-1.log") if site.upstreams else None
                 if status is not None:
-                    status.update(f"starting: {_waiting_for(answer.text)}")
+                    status.update(f"starting: {awaited or _waiting_for(answer.text)}")
+                elif awaited not in (None, told):
+                    say(told := awaited)
     return False
 
 
@@ -328,6 +336,12 @@ def last_reason(path: Path) -> str | None:
     """The last reason in a log."""
     reasons = filter(None, map(_REASON.search, reversed(_lines(path)[-LOG_TAIL_LINES:])))
     return next((reason[0] for reason in reasons), None)
+
+
+def awaited_upstream(path: Path) -> str | None:
+    """The upstream that a worker waits for, with the reason: the last line of its log, if it is about one."""
+    line = _AWAITED.search("".join(_lines(path)[-1:]))
+    return line and printable(f"waiting for the upstream {line[1]}, which {line[2]}")
 
 
 def _lines(path: Path) -> list[str]:

@@ -125,7 +125,7 @@ def _first_token(service: Json, width: int) -> Iterable[Text]:
     lines = [Text("first token ", no_wrap=True, overflow="ellipsis")]
     known = [name for name in CLASSES if name in p50]
     if not known:
-        lines[0].append("no request in the last minute", style="dim")
+        lines[0].append("none in the last minute", style="dim")
     for name in known:
         if name != known[0] and width < WIDE_COLUMNS:
             lines.append(Text(" " * len("first token "), no_wrap=True, overflow="ellipsis"))

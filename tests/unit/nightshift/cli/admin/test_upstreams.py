@@ -38,6 +38,12 @@ def test_each_model_is_a_line_and_an_upstream_that_is_away_an_error(nightshift):
 
 
 @pytest.mark.usefixtures("in_this_process")
+def test_no_table_is_printed_where_there_is_no_model(nightshift):
+    ended = nightshift("upstreams", "probe", AWAY)
+    assert (ended.code, ended.out) == (1, "")
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_upstreams_are_those_of_the_settings_where_none_is_named(nightshift, monkeypatch):
     assert "name an upstream, or set NIGHTSHIFT_UPSTREAMS" in nightshift("upstreams", "probe").err
     with simulated_upstream() as upstream:

@@ -1,6 +1,7 @@
 """Decisions of `nightshift up` before it starts anything; the running whole is tests/e2e."""
 
 import json
+import logging
 import os
 import re
 import socket
@@ -23,6 +24,7 @@ from nightshift.cli.session import data_settings
 from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.process.logs import HumanFormatter, JsonFormatter
 from nightshift.process.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.helpers import fakes as testing
@@ -436,6 +438,19 @@ def test_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys
 def test_why_a_process_ended_is_found_in_its_log(tmp_path, log, reason):
     (tmp_path / "worker-1.log").write_text(log)
     assert up.last_reason(tmp_path / "worker-1.log") == reason
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter("worker"), HumanFormatter("worker")])
+def test_the_upstream_that_a_worker_waits_for_is_the_last_line_of_its_log(tmp_path, formatter):
+    path = tmp_path / "worker-1.log"
+    about = {"upstream": "gpu-1:8000", "reason": "answers 503", "repeated": 3}
+    awaits = logging.makeLogRecord({"levelno": logging.WARNING, "msg": "waiting for an upstream", **about})
+    ready = logging.makeLogRecord({"levelno": logging.INFO, "msg": "worker ready"})
+    assert up.awaited_upstream(path) is None
+    path.write_text(f"{formatter.format(awaits)}\n")
+    assert up.awaited_upstream(path) == "waiting for the upstream gpu-1:8000, which answers 503"
+    path.write_text(f"{formatter.format(awaits)}\n{formatter.format(ready)}\n")
+    assert up.awaited_upstream(path) is None
 
 
 def test_a_model_that_is_no_directory_here_is_said_to_be_taken_for_a_hub_id(nightshift, monkeypatch):

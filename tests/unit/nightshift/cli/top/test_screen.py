@@ -53,7 +53,7 @@ def test_figures_that_are_not_known_are_dashes_and_never_zeros():
     )
     text = shown(night)
     assert "tokens/s out -  in -  rows/s -  busy -" in text
-    assert "no request in the last minute" in text
+    assert "first token none in the last minute" in text
     (line,) = [line for line in text.splitlines() if line.startswith("wrk_01")]
     assert line.split()[1:6] == ["ready", "-", "-", "-", "-"]
 
