@@ -16,8 +16,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from nightshift.errors import ConfigurationError
 from nightshift.process.upstreams import Upstream
-from workers.upstreams.faults import RowFailed, RowRefused, Unavailable, UpstreamFault
-from workers.upstreams.probe import probe
+from workers.upstreams.faults import Unavailable, UpstreamFault
+from workers.upstreams.probe import Probe
 from workers.upstreams.running.dispatcher import Dispatcher
 from workers.upstreams.running.place import Place
 from workers.upstreams.running.upstream import RunningUpstream
@@ -63,11 +63,11 @@ class EachAddress:
         self._current: set[str] = set()  # addresses that the host resolves to now
 
     async def look_up(self) -> Sequence[Member]:
-        """The members that answer. Raises Unavailable where there is none."""
+        """The members that answer. Raises ConfigurationError or an UpstreamFault where none does."""
         self._current = await addresses_of(self.config)
-        await asyncio.gather(*(self._add(address) for address in self._current - self._members.keys()))
+        faults = await asyncio.gather(*map(self._add, self._current - self._members.keys()))
         if not (members := self.members):
-            raise Unavailable("has no address that answers")
+            raise next(filter(None, faults), Unavailable("has no address that answers"))
         return members
 
     @property
@@ -80,7 +80,7 @@ class EachAddress:
             await asyncio.sleep(LOOK_UP_S)
             try:
                 await self.look_up()
-            except UpstreamFault as fault:
+            except (UpstreamFault, ConfigurationError) as fault:
                 _warn(self.config.name, fault)
                 continue
             self._apply(dispatcher)
@@ -105,14 +105,18 @@ class EachAddress:
         dispatcher.upstreams += [member.upstream for member in self.members if member.upstream not in known]
         dispatcher.wake()
 
-    async def _add(self, address: str) -> None:
+    async def _add(self, address: str) -> UpstreamFault | ConfigurationError | None:
+        """Adds an address, or tells why it cannot be used."""
         config = self.config.model_copy(update={"name": f"{self.config.name}/{address}"})
         upstream = self._open_at(config, OneAddress(address))
         try:
-            self._members[address] = Member(upstream, await probe(config, upstream.connection))
-        except (UpstreamFault, RowFailed, RowRefused, ConfigurationError) as fault:
+            models = await Probe(config, upstream.connection).models()
+        except (UpstreamFault, ConfigurationError) as fault:
             _warn(config.name, fault)
             await upstream.connection.close()
+            return fault
+        self._members[address] = Member(upstream, models)
+        return None
 
     async def _close_left(self, dispatcher: Dispatcher) -> None:
         """Forgets addresses that are gone, once they have no request."""

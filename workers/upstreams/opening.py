@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp.abc import AbstractResolver
@@ -16,8 +15,8 @@ from nightshift.process.upstreams import API_KEY_VARIABLE, SETTING, Upstream, re
 from workers.serving.model_server import OnFatal
 from workers.upstreams.addresses import EachAddress, Member
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
-from workers.upstreams.probe import probe
+from workers.upstreams.faults import KeyRefused, Overloaded, UpstreamFault
+from workers.upstreams.probe import Probe
 from workers.upstreams.running.dispatcher import Dispatcher
 from workers.upstreams.running.loop import LoopThread
 from workers.upstreams.running.place import Place
@@ -56,7 +55,7 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
     try:
         members = [
             Member(
-                upstream, _awaited(upstream.name, partial(probe, upstream.config, upstream.connection), loop)
+                upstream, _awaited(upstream.name, Probe(upstream.config, upstream.connection).models, loop)
             )
             for upstream in upstreams
         ]
@@ -68,6 +67,8 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
                 places.setdefault(served.id, []).append(Place(member.upstream, served))
         check_alike(places)
     except BaseException:
+        for upstream in [*upstreams, *(member.upstream for host in hosts for member in host.members)]:
+            loop.wait_for(upstream.connection.close())
         loop.stop()
         raise
     dispatcher = Dispatcher(loop, [member.upstream for member in members])
@@ -80,11 +81,13 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
 
 
 def key_of(config: Upstream, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The key of an upstream. Raises ConfigurationError where the variable that it names is not set."""
+    """The key of an upstream. Raises ConfigurationError for one that is not set, or is none."""
     key = environment.get(config.api_key_variable, "").strip()
-    if not key and config.api_key_variable != API_KEY_VARIABLE:
+    is_missing = not key and config.api_key_variable != API_KEY_VARIABLE
+    if is_missing or not (key.isascii() and key.isprintable()):
+        says = "is not set" if is_missing else "has a character that no header may have"
         raise ConfigurationError(
-            f"The upstream {config.name!r} has its key in {config.api_key_variable}, which is not set.",
+            f"The upstream {config.name!r} has its key in {config.api_key_variable}, which {says}.",
             param=SETTING,
         )
     return key or None
@@ -105,17 +108,17 @@ def check_alike(places: Mapping[str, Sequence[Place]]) -> None:
 
 
 def _awaited(name: str, ask: Callable[[], Coroutine[Any, Any, T]], loop: LoopThread) -> T:
-    """Waits for an upstream that does not answer yet, and says so once for each reason."""
-    told: str | None = None
+    """Waits for an upstream that does not answer yet. Raises ConfigurationError where it refuses the key."""
     while True:
         try:
             return loop.wait_for(ask())
-        except (UpstreamFault, RowFailed, RowRefused) as fault:
-            if str(fault) != told:
-                told = str(fault)
-                about = {"action": "upstream_awaited", "upstream": name, "reason": told}
-                log.warning("waiting for an upstream", extra=about)
-        time.sleep(RETRY_S)
+        except KeyRefused as fault:
+            raise ConfigurationError(f"The upstream {name!r} {fault}.", param=SETTING) from fault
+        except UpstreamFault as fault:
+            about = {"action": "upstream_awaited", "upstream": name, "reason": fault.reason}
+            log.warning("waiting for an upstream", extra=about)
+            pause_s = fault.retry_after_s if isinstance(fault, Overloaded) else None
+        time.sleep(pause_s or RETRY_S)
 
 
 def _model(id: str, position: int, places: Sequence[Place]) -> Model:

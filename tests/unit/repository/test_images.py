@@ -105,7 +105,7 @@ def test_the_composed_worker_reads_the_engine_behind_its_alias(tmp_path: Path) -
     )
     upstream = only(filled, tmp_path)
     assert urlsplit(upstream.url).hostname in COMPOSE["x-engine"]["networks"]["default"]["aliases"]
-    assert upstream.model_at("Qwen/Qwen3-8B").context_length == 8192  # type: ignore[union-attr]
+    assert upstream.models["Qwen/Qwen3-8B"].context_length == 8192
     (mounted,) = COMPOSE["services"]["worker"]["configs"]
     assert mounted["target"] in COMPOSE["services"]["worker"]["environment"]["NIGHTSHIFT_UPSTREAMS"]
 
