@@ -110,12 +110,13 @@ class EachAddress:
         config = self.config.model_copy(update={"name": f"{self.config.name}/{address}"})
         upstream = self._open_at(config, OneAddress(address))
         try:
-            models = await Probe(config, upstream.connection).models()
+            self._members[address] = Member(upstream, await Probe(config, upstream.connection).models())
         except (UpstreamFault, ConfigurationError) as fault:
             _warn(config.name, fault)
-            await upstream.connection.close()
             return fault
-        self._members[address] = Member(upstream, models)
+        finally:
+            if address not in self._members:
+                await upstream.connection.close()
         return None
 
     async def _close_left(self, dispatcher: Dispatcher) -> None:

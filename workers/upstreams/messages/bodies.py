@@ -68,7 +68,9 @@ def check_request(body: JsonObject, request: ModelRequest, *, may_fetch: bool) -
         elif isinstance(given, str) and (REFERENCES.search(name) or ADDRESS.match(given)):
             if not DATA.match(given):
                 says = "is not fetched for this model: give the content itself, as a data URI."
-                raise InvalidRequest(f"{shown(given)} {says}", param="messages" if "messages" in body else "input")
+                raise InvalidRequest(
+                    f"{shown(given)} {says}", param="messages" if "messages" in body else "input"
+                )
 
 
 def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -> JsonObject:

@@ -67,7 +67,7 @@ def test_a_key_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 
 def test_a_key_in_place_of_its_variable_is_refused_and_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="line 1: upstreams.0..api_key_variable") as refusal:
+    with pytest.raises(ConfigurationError, match=r"line 1: upstreams\[0\].api_key_variable") as refusal:
         read("upstreams: [{url: http://a/v1, api_key_variable: sk-SECRET}]", tmp_path)
     assert "SECRET" not in refusal.value.message
 
