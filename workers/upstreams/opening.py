@@ -13,7 +13,7 @@ from nightshift.fleet.models import Model
 from nightshift.process.settings import WorkerSettings
 from nightshift.process.upstreams import API_KEY_VARIABLE, SETTING, Upstream, read_upstreams
 from workers.serving.model_server import OnFatal
-from workers.upstreams.addresses import EachAddress, Member
+from workers.upstreams.addresses import EachAddress
 from workers.upstreams.connection import Connection
 from workers.upstreams.faults import KeyRefused, Overloaded, UpstreamFault
 from workers.upstreams.probe import Probe
@@ -49,34 +49,30 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
     configs = read_upstreams(settings.upstreams)
     upstreams = [opened(config) for config in configs if not config.each_address]
     hosts = [EachAddress(config, opened) for config in configs if config.each_address]
-    for host in hosts:
-        key_of(host.config)  # else each of its addresses would be left out
     loop = LoopThread(on_fatal)
     try:
-        members = [
-            Member(
-                upstream, _awaited(upstream.name, Probe(upstream.config, upstream.connection).models, loop)
-            )
+        places = [
+            Place(upstream, served)
             for upstream in upstreams
+            for served in _awaited(upstream.name, Probe(upstream.config, upstream.connection).models, loop)
         ]
         for host in hosts:
-            members += _awaited(host.config.name, host.look_up, loop)
-        places: dict[str, list[Place]] = {}
-        for member in members:
-            for served in member.models:
-                places.setdefault(served.id, []).append(Place(member.upstream, served))
-        check_alike(places)
+            places += _awaited(host.config.name, host.look_up, loop)
+        by_model: dict[str, list[Place]] = {}
+        for place in places:
+            by_model.setdefault(place.model.id, []).append(place)
+        check_alike(by_model)
     except BaseException:
-        for upstream in [*upstreams, *(member.upstream for host in hosts for member in host.members)]:
+        for upstream in [*upstreams, *(place.upstream for host in hosts for place in host.places)]:
             loop.wait_for(upstream.connection.close())
         loop.stop()
         raise
-    dispatcher = Dispatcher(loop, [member.upstream for member in members])
+    dispatcher = Dispatcher(loop, [*{place.upstream: None for place in places}])
     for host in hosts:
         loop.run(host.watch(dispatcher))
     return [
         UpstreamServer(_model(id, position, of_model), of_model, dispatcher)
-        for position, (id, of_model) in enumerate(places.items())
+        for position, (id, of_model) in enumerate(by_model.items())
     ]
 
 

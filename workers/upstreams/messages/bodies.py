@@ -65,12 +65,15 @@ def check_request(body: JsonObject, request: ModelRequest, *, may_fetch: bool) -
             left += given.items()
         elif isinstance(given, list):
             left += [(name, one) for one in given]
-        elif isinstance(given, str) and (REFERENCES.search(name) or ADDRESS.match(given)):
-            if not DATA.match(given):
-                says = "is not fetched for this model: give the content itself, as a data URI."
-                raise InvalidRequest(
-                    f"{shown(given)} {says}", param="messages" if "messages" in body else "input"
-                )
+        elif isinstance(given, str) and _is_address(name, given):
+            says = "is not fetched for this model: give the content itself, as a data URI."
+            raise InvalidRequest(
+                f"{shown(given)} {says}", param="messages" if "messages" in body else "input"
+            )
+
+
+def _is_address(name: str, given: str) -> bool:
+    return not DATA.match(given) and bool(REFERENCES.search(name) or ADDRESS.match(given))
 
 
 def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -> JsonObject:
