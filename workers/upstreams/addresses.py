@@ -89,8 +89,7 @@ class EachAddress:
                     if place.model.id == server.model.id and place.model.weights == weights
                 ),
             ] or server.places
-        known = {*dispatcher.upstreams}
-        dispatcher.upstreams += {place.upstream for place in self.places} - known
+        dispatcher.upstreams += {place.upstream for place in self.places} - {*dispatcher.upstreams}
         dispatcher.wake()
 
     async def _add(self, address: str) -> UpstreamFault | ConfigurationError | None:

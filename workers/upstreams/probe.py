@@ -15,15 +15,7 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream, UpstreamModel
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import (
-    BrokenOff,
-    KeyRefused,
-    ModelGone,
-    RowFailed,
-    RowRefused,
-    Unavailable,
-    UpstreamFault,
-)
+from workers.upstreams.faults import KeyRefused, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.messages.answers import usage_of
 from workers.upstreams.messages.continuing import begun
 from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, Engine, ServedModel
@@ -68,16 +60,14 @@ class Probe:
         self._upstream = upstream
         self._connection = connection
         self._answers: dict[str, JsonObject | None] = {}
-        self._facts: Mapping[str, JsonObject] = {}
+        self._facts: dict[str, JsonObject] = {}
         self._key_refused: KeyRefused | None = None
 
     async def models(self) -> Sequence[ServedModel]:
         """The models to serve. Raises ConfigurationError, or an UpstreamFault where asking again may help."""
         named, entries = self._upstream.models, await self._entries()
         if not named and len(entries) > MODELS_MAX:
-            raise self._wrong(
-                f"it has {len(entries)} models: name those to serve below models in a YAML file"
-            )
+            raise self._wrong(f"it has {len(entries)} models: name those to serve in a YAML file")
         if lacking := sorted(named.keys() - entries.keys()):
             raise self._wrong(f"it has no model {lacking[0]!r}; it has {shortened(', '.join(entries), 200)}")
         self._facts = {path: await self._told(path) for path in FACTS}
@@ -101,15 +91,12 @@ class Probe:
         return self._answers[key]
 
     async def streamed(self, route: str, model: str, begins: str = "") -> Sequence[JsonObject]:
-        """The chunks of an answer, of a chat's that begins so; none where it refuses or breaks off.
-
-        Raises UpstreamFault.
-        """
+        """The chunks of an answer, of a chat's that begins so; none where it fails. Raises Overloaded."""
         body = QUESTIONS[route] | {"model": model, "stream": True, "stream_options": {"include_usage": True}}
         try:
             stream = self._connection.stream(route, begun(body, begins) if begins else body)
             return [chunk async for chunk in stream]
-        except (RowRefused, RowFailed, ModelGone, KeyRefused, BrokenOff):
+        except (RowRefused, RowFailed, ModelGone, KeyRefused, Unavailable):
             return ()
 
     async def _answer(self, route: str, question: JsonObject) -> JsonObject | None:
@@ -135,15 +122,14 @@ class Probe:
         try:
             data = (await self._connection.get("/models", timeout_s=FACT_S)).get("data")
         except (ModelGone, RowRefused, RowFailed) as error:
-            raise Unavailable(
-                "has no list of models: its URL should end where /models is, mostly with /v1"
-            ) from error
-        entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-        if any(entry.get("owned_by") == OURSELVES for entry in entries):
+            raise Unavailable("has no /models: its URL should end before that, mostly with /v1") from error
+        listed = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        entries = {entry["id"]: entry for entry in listed if isinstance(entry.get("id"), str)}
+        if any(entry.get("owned_by") == OURSELVES for entry in listed):
             raise self._wrong(LOOP)
-        if not (by_id := {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}):
+        if not entries:
             raise Unavailable("has no models")
-        return by_id
+        return entries
 
     async def _model(self, entry: JsonObject) -> ServedModel | None:
         """The model, or None: it answers none of our routes."""
@@ -165,7 +151,8 @@ class Probe:
                 f"it does not say the context length of {id_there!r}: set context_length below "
                 f"models.{id_there} in a YAML file that NIGHTSHIFT_{SETTING} names"
             )
-        engine = self._engine(entry)
+        versions = [version for told in self._facts.values() if (version := _text(told.get("version")))]
+        engine = Engine(_text(entry.get("owned_by")) or "unknown", next(iter(versions), None))
         return ServedModel(
             id,
             id_there,
@@ -178,10 +165,6 @@ class Probe:
             await self._ranks(engine, routes, id_there),
             CHATS in routes and await self._continues(id_there),
         )
-
-    def _engine(self, entry: JsonObject) -> Engine:
-        versions = (_text(told.get("version")) for told in self._facts.values())
-        return Engine(_text(entry.get("owned_by")) or "unknown", next(filter(None, versions), None))
 
     def _context(self, entry: JsonObject) -> int | None:
         """The context length that it is served with; else, of llama.cpp, the one that it was trained for."""

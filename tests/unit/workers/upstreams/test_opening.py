@@ -163,8 +163,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     [
         (html(502, path="models", times=2), "answers 502"),
         (html(200, path="models", times=2), "answers what is no JSON"),
-        (Behaviour(path="models", status=404, body="", times=2), "its URL should end where /models is"),
-        (fails(400, "No.", path="models", times=2), "its URL should end where /models is"),
+        (
+            Behaviour(path="models", status=404, body="", times=2),
+            "has no /models: its URL should end before that",
+        ),
+        (fails(400, "No.", path="models", times=2), "has no /models: its URL should end before that"),
         (Behaviour(path="models", body='{"data": []}', times=2), "has no models"),
         (fails(500, "CUDA error", containing="model", times=8), "which answers none of our routes"),
     ],
