@@ -139,6 +139,6 @@ def _first(error: ValidationError) -> tuple[list[str], str]:
     first = min(error.errors(include_url=False), key=lambda wrong: wrong["type"] != "extra_forbidden")
     names = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        fields = {1: _File, 3: Upstream, 5: UpstreamModel}[len(names)].model_fields
-        return names, f"there is no such field; there are {', '.join(fields)}"
+        shapes: dict[int, type[_Entry]] = {1: _File, 3: Upstream, 5: UpstreamModel}
+        return names, f"there is no such field; there are {', '.join(shapes[len(names)].model_fields)}"
     return names, first["msg"].removeprefix("Value error, ").replace("Input", "it")

@@ -116,7 +116,7 @@ class Probe:
         return body if is_answer else None
 
     async def _entries(self) -> Mapping[str, JsonObject]:
-        """What the upstream says of each of its models, by id."""
+        """The upstream's words on each of its models, by id."""
         if (await self._told("/healthz")).get("service") == OURSELVES:
             raise self._wrong(LOOP)
         try:

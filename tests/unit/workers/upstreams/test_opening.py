@@ -194,6 +194,6 @@ def test_a_limit_of_requests_is_obeyed_and_no_question_that_was_answered_asked_a
     upstream.behave(*(too_many(20.0, path=path, times=1) for path in ("/completions", "embeddings", "score")))
     opened(upstream.url)
     assert set(waits) == {20.0}
-    asked = Counter((arrival.path, arrival.priority) for arrival in upstream.seen.arrivals)
-    assert asked["embeddings", None] == 2  # one was refused
-    assert asked["rerank", None] == 1
+    counts = Counter((arrival.path, arrival.priority) for arrival in upstream.seen.arrivals)
+    assert counts["embeddings", None] == 2  # one was refused
+    assert counts["rerank", None] == 1
