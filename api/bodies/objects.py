@@ -348,6 +348,7 @@ class WebhookSecretObject(BaseModel):
 
 class HealthObject(BaseModel):
     status: Literal["alive"]
+    service: Literal["nightshift"]  # by which a worker knows that an upstream is one
 
 
 class ReadinessObject(BaseModel):

@@ -119,7 +119,7 @@ router = APIRouter(tags=["Operation"])
 
 @router.get("/healthz", summary="Whether the process answers at all", response_model=HealthObject)
 async def healthz() -> Response:
-    return JSONResponse({"status": "alive"})
+    return JSONResponse({"status": "alive", "service": "nightshift"})
 
 
 @router.get(

@@ -19,5 +19,5 @@ USER 10001
 WORKDIR /home/nightshift
 ENV MALLOC_ARENA_MAX=1 ARROW_DEFAULT_MEMORY_POOL=system PYTHONUNBUFFERED=1 NIGHTSHIFT_DATA_DIR=/var/lib/nightshift NIGHTSHIFT_LOG_FORMAT=json
 VOLUME /var/lib/nightshift
-HEALTHCHECK --interval=30s --timeout=20s --start-period=10m CMD ["nightshift", "worker", "--check"]
+HEALTHCHECK --interval=30s --timeout=20s --start-period=60m CMD ["nightshift", "worker", "--check"]
 CMD ["nightshift", "worker"]

@@ -4,52 +4,64 @@
 `Upstream`; a URL by itself is an entry with nothing else.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nightshift.errors import ConfigurationError
+from nightshift.fleet.models import ModelKind
 from nightshift.process.yaml_files import TextLoader, YamlProblem, line_of, naming, parsed
 
 FILE_BYTES_MAX: Final = 256 * 1024
-UPSTREAMS: Final = "upstreams"
 SETTING: Final = "UPSTREAMS"
 """The setting that errors name."""
 API_KEY_VARIABLE: Final = "NIGHTSHIFT_UPSTREAM_API_KEY"
 """The environment variable with the key of upstreams that name no other."""
 
+NULLS: Final = ("", "null", "~", None)
+
 Positive = Annotated[int, Field(gt=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class UpstreamModel(BaseModel):
-    """The operator's word on one of an upstream's models."""
-
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    @model_validator(mode="before")
+    @classmethod
+    def _read_nulls(cls, data: Any) -> Any:
+        """A null of YAML, which is read as text, is a field that is not there."""
+        if isinstance(data, dict):
+            return {name: value for name, value in data.items() if value not in NULLS}
+        return {} if data in NULLS else data
+
+
+class UpstreamModel(_Entry):
+    """The operator's word on one of an upstream's models."""
+
+    id: Annotated[str, Field(max_length=255)] | None = None
     """The id here; by default as at the upstream."""
+    kind: ModelKind | None = None
+    """The kind here; by default the first that it answers as."""
     context_length: Positive | None = None
     """Tokens of prompt and answer together, where the upstream does not say them."""
 
 
-class Upstream(BaseModel):
+class Upstream(_Entry):
     """An entry of the settings."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
     """The place where its routes begin, such as `http://gpu-1:8000/v1`."""
-    name: Annotated[str, Field(min_length=1, max_length=64)] = ""
+    name: str = Field(max_length=64, default_factory=lambda fields: urlsplit(fields["url"]).netloc[:64])
     """The name in logs and metrics; by default host and port."""
-    api_key_variable: str = API_KEY_VARIABLE
+    api_key_variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = API_KEY_VARIABLE
     """The environment variable that holds its key; without that variable it is sent none."""
-    models: Mapping[str, UpstreamModel | None] | None = None
-    """The models to serve, by their ids at the upstream; None: all that it has."""
+    models: Mapping[str, UpstreamModel] = {}
+    """The models to serve, by their ids at the upstream; without any, all that it has."""
     max_concurrency: Annotated[int, Field(gt=0, le=4096)] = 512
     """Requests at once at most; how many it takes is measured."""
     requests_per_minute: Positive | None = None
@@ -73,10 +85,10 @@ class Upstream(BaseModel):
         url = value.strip().rstrip("/")
         try:
             parts = urlsplit(url)
-            has_place = bool(parts.hostname) and parts.port != 0
-        except ValueError as error:
-            raise ValueError(f"it is no URL: {error}") from error
-        if parts.scheme not in ("http", "https") or not has_place:
+            has_place = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+        except ValueError as error:  # which may quote a password
+            raise ValueError("its host or its port is none") from error
+        if parts.scheme not in ("http", "https") or not has_place or not url.isprintable() or " " in url:
             raise ValueError("it should begin with http:// or https:// and a host")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("it should have no user, query or fragment; a key is named by api_key_variable")
@@ -84,18 +96,9 @@ class Upstream(BaseModel):
             raise ValueError(f"it should say where the routes begin, mostly {url}/v1")
         return url
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("url"), str) and not data.get("name"):
-            return data | {"name": urlsplit(data["url"].strip()).netloc[:64] or "?"}
-        return data
 
-    def model_at(self, id_there: str) -> UpstreamModel | None:
-        """The operator's word on a model, by its id at the upstream; None: it is not to be served."""
-        if self.models is None:
-            return UpstreamModel()
-        return (self.models[id_there] or UpstreamModel()) if id_there in self.models else None
+class _File(_Entry):
+    upstreams: Annotated[list[Upstream], Field(min_length=1)]
 
 
 def read_upstreams(entries: Sequence[str]) -> list[Upstream]:
@@ -109,41 +112,33 @@ def read_upstreams(entries: Sequence[str]) -> list[Upstream]:
     return upstreams
 
 
-def _read(entry: str) -> Iterator[Upstream]:
+def _read(entry: str) -> Sequence[Upstream]:
     if "://" in entry:
         try:
-            yield Upstream(url=entry)
+            return [Upstream(url=entry)]
         except ValidationError as error:
-            field, says = _first(error)
-            raise ConfigurationError(f"The upstream {entry!r}: {field}: {says}.", param=SETTING) from error
-        return
+            shown = re.sub("//.*@", "//", re.split("[?#]", entry)[0])  # what is left out may be a key
+            raise ConfigurationError(
+                f"The upstream {shown!r}: url: {_first(error)[1]}.", param=SETTING
+            ) from None
     path = Path(entry)
+    if not path.is_file():
+        raise ConfigurationError(f"{entry} is no file, and no URL with http:// or https://.", param=SETTING)
     with naming(path, SETTING):
-        root = parsed(path, FILE_BYTES_MAX, SETTING)
-        for key, _ in root.value:
-            if key.value != UPSTREAMS:
-                raise YamlProblem(line_of(key), key.value, f"there is no such field; there is {UPSTREAMS}")
-        listed = next((value for _, value in root.value), None)
-        if not isinstance(listed, yaml.SequenceNode) or not listed.value:
-            raise YamlProblem(line_of(root), UPSTREAMS, "it should be a list of upstreams, each with its url")
-        for number, node in enumerate(listed.value):
-            yield _entry(node, f"{UPSTREAMS}[{number}]")
+        root = parsed(path, FILE_BYTES_MAX, SETTING, first="upstreams")
+        try:
+            return _File.model_validate(TextLoader("").construct_document(root)).upstreams
+        except ValidationError as error:
+            names, says = _first(error)
+            field = re.sub(r"^upstreams\.(\d+)", r"upstreams[\1]", ".".join(names))
+            raise YamlProblem(line_of(root, names), field, says) from error
 
 
-def _entry(node: yaml.Node, place: str) -> Upstream:
-    """Raises YamlProblem."""
-    try:
-        return Upstream.model_validate(TextLoader("").construct_document(node))
-    except ValidationError as error:
-        field, says = _first(error)
-        raise YamlProblem(line_of(node, field.split(".")), f"{place}.{field}", says) from error
-
-
-def _first(error: ValidationError) -> tuple[str, str]:
-    """The first wrong field, and what is wrong with it."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function"))
-    says = first["msg"].removeprefix("Value error, ").replace("Input", "it")
+def _first(error: ValidationError) -> tuple[list[str], str]:
+    """The path of the first wrong field, and what is wrong with it. One that is misspelt lacks, too."""
+    first = min(error.errors(include_url=False), key=lambda wrong: wrong["type"] != "extra_forbidden")
+    names = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        says = f"there is no such field; there are {', '.join(Upstream.model_fields)}"
-    return field, says
+        shapes: dict[int, type[_Entry]] = {1: _File, 3: Upstream, 5: UpstreamModel}
+        return names, f"there is no such field; there are {', '.join(shapes[len(names)].model_fields)}"
+    return names, first["msg"].removeprefix("Value error, ").replace("Input", "it")

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,12 +15,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from nightshift.errors import ConfigurationError
 from nightshift.process.upstreams import Upstream
-from workers.upstreams.faults import RowFailed, RowRefused, Unavailable, UpstreamFault
-from workers.upstreams.probe import probe
+from workers.upstreams.faults import Unavailable, UpstreamFault
+from workers.upstreams.probe import Probe
 from workers.upstreams.running.dispatcher import Dispatcher
 from workers.upstreams.running.place import Place
 from workers.upstreams.running.upstream import RunningUpstream
-from workers.upstreams.served import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -45,34 +43,26 @@ class OneAddress(AbstractResolver):
         """Holds nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One address, and the models there."""
-
-    upstream: RunningUpstream
-    models: Sequence[ServedModel]
-
-
 class EachAddress:
     """The addresses of one host."""
 
     def __init__(self, config: Upstream, open_at: Callable[[Upstream, OneAddress], RunningUpstream]) -> None:
         self.config = config
         self._open_at = open_at
-        self._members: dict[str, Member] = {}
+        self._places: dict[str, list[Place]] = {}  # of the models at each address
         self._current: set[str] = set()  # addresses that the host resolves to now
 
-    async def look_up(self) -> Sequence[Member]:
-        """The members that answer. Raises Unavailable where there is none."""
+    async def look_up(self) -> Sequence[Place]:
+        """The places that answer. Raises ConfigurationError or an UpstreamFault where none does."""
         self._current = await addresses_of(self.config)
-        await asyncio.gather(*(self._add(address) for address in self._current - self._members.keys()))
-        if not (members := self.members):
-            raise Unavailable("has no address that answers")
-        return members
+        faults = await asyncio.gather(*map(self._add, self._current - self._places.keys()))
+        if not (places := self.places):
+            raise next(filter(None, faults), Unavailable("has no address that answers"))
+        return places
 
     @property
-    def members(self) -> Sequence[Member]:
-        return [member for address, member in self._members.items() if address in self._current]
+    def places(self) -> Sequence[Place]:
+        return [place for address in self._current for place in self._places.get(address, ())]
 
     async def watch(self, dispatcher: Dispatcher) -> None:
         """Follows the addresses for good. While none is known, the last ones stay."""
@@ -80,7 +70,7 @@ class EachAddress:
             await asyncio.sleep(LOOK_UP_S)
             try:
                 await self.look_up()
-            except UpstreamFault as fault:
+            except (UpstreamFault, ConfigurationError) as fault:
                 _warn(self.config.name, fault)
                 continue
             self._apply(dispatcher)
@@ -88,39 +78,42 @@ class EachAddress:
 
     def _apply(self, dispatcher: Dispatcher) -> None:
         """Gives each model's server the places that there are now. Models are those of the start."""
-        mine = {member.upstream for member in self._members.values()}
-        current = [(member.upstream, served) for member in self.members for served in member.models]
+        mine = {place.upstream for places in self._places.values() for place in places}
         for server in dispatcher.servers:
-            before = {place.upstream: place for place in server.places}
             weights = server.places[0].model.weights
             server.places = [
                 *(place for place in server.places if place.upstream not in mine),
                 *(
-                    before.get(upstream) or Place(upstream, served)
-                    for upstream, served in current
-                    if served.id == server.model.id and served.weights == weights
+                    place
+                    for place in self.places
+                    if place.model.id == server.model.id and place.model.weights == weights
                 ),
             ] or server.places
-        known = {*dispatcher.upstreams}
-        dispatcher.upstreams += [member.upstream for member in self.members if member.upstream not in known]
+        dispatcher.upstreams += {place.upstream for place in self.places} - {*dispatcher.upstreams}
         dispatcher.wake()
 
-    async def _add(self, address: str) -> None:
+    async def _add(self, address: str) -> UpstreamFault | ConfigurationError | None:
+        """Adds an address, or tells why it cannot be used."""
         config = self.config.model_copy(update={"name": f"{self.config.name}/{address}"})
         upstream = self._open_at(config, OneAddress(address))
         try:
-            self._members[address] = Member(upstream, await probe(config, upstream.connection))
-        except (UpstreamFault, RowFailed, RowRefused, ConfigurationError) as fault:
+            models = await Probe(config, upstream.connection).models()
+            self._places[address] = [Place(upstream, served) for served in models]
+        except (UpstreamFault, ConfigurationError) as fault:
             _warn(config.name, fault)
-            await upstream.connection.close()
+            return fault
+        finally:
+            if address not in self._places:
+                await upstream.connection.close()
+        return None
 
     async def _close_left(self, dispatcher: Dispatcher) -> None:
         """Forgets addresses that are gone, once they have no request."""
         in_use = {place.upstream for server in dispatcher.servers for place in server.places}
-        for address in self._members.keys() - self._current:
-            upstream = self._members[address].upstream
+        for address in self._places.keys() - self._current:
+            upstream = self._places[address][0].upstream
             if upstream not in in_use and not upstream.places.limit.in_flight:
-                del self._members[address]
+                del self._places[address]
                 dispatcher.upstreams.remove(upstream)
                 await upstream.connection.close()
 

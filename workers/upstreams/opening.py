@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp.abc import AbstractResolver
@@ -14,10 +13,10 @@ from nightshift.fleet.models import Model
 from nightshift.process.settings import WorkerSettings
 from nightshift.process.upstreams import API_KEY_VARIABLE, SETTING, Upstream, read_upstreams
 from workers.serving.model_server import OnFatal
-from workers.upstreams.addresses import EachAddress, Member
+from workers.upstreams.addresses import EachAddress
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
-from workers.upstreams.probe import probe
+from workers.upstreams.faults import KeyRefused, Overloaded, UpstreamFault
+from workers.upstreams.probe import Probe
 from workers.upstreams.running.dispatcher import Dispatcher
 from workers.upstreams.running.loop import LoopThread
 from workers.upstreams.running.place import Place
@@ -50,41 +49,41 @@ def open_upstreams(settings: WorkerSettings, on_fatal: OnFatal) -> list[Upstream
     configs = read_upstreams(settings.upstreams)
     upstreams = [opened(config) for config in configs if not config.each_address]
     hosts = [EachAddress(config, opened) for config in configs if config.each_address]
-    for host in hosts:
-        key_of(host.config)  # else each of its addresses would be left out
     loop = LoopThread(on_fatal)
     try:
-        members = [
-            Member(
-                upstream, _awaited(upstream.name, partial(probe, upstream.config, upstream.connection), loop)
-            )
+        places = [
+            Place(upstream, served)
             for upstream in upstreams
+            for served in _awaited(upstream.name, Probe(upstream.config, upstream.connection).models, loop)
         ]
         for host in hosts:
-            members += _awaited(host.config.name, host.look_up, loop)
-        places: dict[str, list[Place]] = {}
-        for member in members:
-            for served in member.models:
-                places.setdefault(served.id, []).append(Place(member.upstream, served))
-        check_alike(places)
+            places += _awaited(host.config.name, host.look_up, loop)
+        by_model: dict[str, list[Place]] = {}
+        for place in places:
+            by_model.setdefault(place.model.id, []).append(place)
+        check_alike(by_model)
     except BaseException:
+        for upstream in [*upstreams, *(place.upstream for host in hosts for place in host.places)]:
+            loop.wait_for(upstream.connection.close())
         loop.stop()
         raise
-    dispatcher = Dispatcher(loop, [member.upstream for member in members])
+    dispatcher = Dispatcher(loop, [*{place.upstream: None for place in places}])
     for host in hosts:
         loop.run(host.watch(dispatcher))
     return [
         UpstreamServer(_model(id, position, of_model), of_model, dispatcher)
-        for position, (id, of_model) in enumerate(places.items())
+        for position, (id, of_model) in enumerate(by_model.items())
     ]
 
 
 def key_of(config: Upstream, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The key of an upstream. Raises ConfigurationError where the variable that it names is not set."""
+    """The key of an upstream. Raises ConfigurationError for one that is not set, or is none."""
     key = environment.get(config.api_key_variable, "").strip()
-    if not key and config.api_key_variable != API_KEY_VARIABLE:
+    is_missing = not key and config.api_key_variable != API_KEY_VARIABLE
+    if is_missing or not (key.isascii() and key.isprintable()):
+        says = "is not set" if is_missing else "has a character that no header may have"
         raise ConfigurationError(
-            f"The upstream {config.name!r} has its key in {config.api_key_variable}, which is not set.",
+            f"The upstream {config.name!r} has its key in {config.api_key_variable}, which {says}.",
             param=SETTING,
         )
     return key or None
@@ -105,17 +104,17 @@ def check_alike(places: Mapping[str, Sequence[Place]]) -> None:
 
 
 def _awaited(name: str, ask: Callable[[], Coroutine[Any, Any, T]], loop: LoopThread) -> T:
-    """Waits for an upstream that does not answer yet, and says so once for each reason."""
-    told: str | None = None
+    """Waits for an upstream that does not answer yet. Raises ConfigurationError where it refuses the key."""
     while True:
         try:
             return loop.wait_for(ask())
-        except (UpstreamFault, RowFailed, RowRefused) as fault:
-            if str(fault) != told:
-                told = str(fault)
-                about = {"action": "upstream_awaited", "upstream": name, "reason": told}
-                log.warning("waiting for an upstream", extra=about)
-        time.sleep(RETRY_S)
+        except KeyRefused as fault:
+            raise ConfigurationError(f"The upstream {name!r} {fault}.", param=SETTING) from fault
+        except UpstreamFault as fault:
+            about = {"action": "upstream_awaited", "upstream": name, "reason": fault.reason}
+            log.warning("waiting for an upstream", extra=about)
+            pause_s = fault.retry_after_s if isinstance(fault, Overloaded) else None
+        time.sleep(pause_s or RETRY_S)
 
 
 def _model(id: str, position: int, places: Sequence[Place]) -> Model:

@@ -6,23 +6,31 @@ there and `n_ctx` in `/props`, TGI `max_total_tokens` in `/info`; the version is
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, shortened
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
-from nightshift.process.upstreams import SETTING, Upstream
+from nightshift.process.upstreams import SETTING, Upstream, UpstreamModel
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import BrokenOff, ModelGone, RowFailed, RowRefused, Unavailable
+from workers.upstreams.faults import KeyRefused, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
 from workers.upstreams.messages.answers import usage_of
 from workers.upstreams.messages.continuing import begun
 from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, Engine, ServedModel
 
-PROBE_S: Final = 60.0  # for one question; a model may have to be loaded first
+FACT_S: Final = 60.0  # for what is told, not computed
+MODELS_MAX: Final = 64  # that are not named; each is asked ten questions
+CHARS_MAX: Final = 255  # of an id, and of what an engine says of itself
 OURSELVES: Final = "nightshift"
 SGLANG_LOW_FIRST: Final = "schedule_low_priority_values_first"
-CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
+FACTS: Final = ("/version", "/info", "/get_server_info", "/props")
+CONTEXT_FIELDS: Final = (
+    *("max_model_len", "context_length", "context_window", "max_context_length"),
+    *("max_total_tokens", "n_ctx"),
+)
+LOOP: Final = "it is a Nightshift itself: work would go in a circle"
 
 _HI: Final = "Hi"
 QUESTIONS: Final[Mapping[str, JsonObject]] = {
@@ -35,173 +43,171 @@ QUESTIONS: Final[Mapping[str, JsonObject]] = {
     "/v1/moderations": {"input": _HI},
 }
 """The least request of each route that an upstream may have."""
+HOLD_ANSWERS: Final = ("choices", "data", "results")
 TEXT_ROUTES: Final = (CHATS, "/v1/completions")
+KINDS: Final = {
+    ModelKind.DECODER: {*TEXT_ROUTES},
+    ModelKind.ENCODER: {"/v1/embeddings"},
+    ModelKind.CLASSIFIER: {"/v1/rerank", "/v1/score", CLASSIFY, "/v1/moderations"},
+}
+NO_ROUTE: Final = re.compile("answers (4|500|501)")  # of the failure at a route, where others may be well
 
 
-async def probe(upstream: Upstream, connection: Connection) -> Sequence[ServedModel]:
-    """The models to serve. Raises ConfigurationError, or an UpstreamFault where asking again may help."""
-    listing = await connection.get("/models", timeout_s=PROBE_S)
-    entries = [entry for entry in _list(listing) if isinstance(entry.get("id"), str)]
-    if any(entry.get("owned_by") == OURSELVES for entry in entries):
-        raise _wrong(upstream, "it is a Nightshift itself: work would go in a circle")
-    if not entries:
-        raise Unavailable("has no models")
-    if upstream.models is not None and (
-        lacking := sorted(upstream.models.keys() - {entry["id"] for entry in entries})
-    ):
-        raise _wrong(upstream, f"it has no model {lacking[0]!r}; it has {_names(entries)}")
-    engine = await _engine(connection, entries)
-    models = [await _model(upstream, connection, engine, entry) for entry in entries]
-    return [model for model in models if model is not None]
+class Probe:
+    """Asks an upstream. A question that was answered is not asked again: hosted APIs charge for it."""
 
+    def __init__(self, upstream: Upstream, connection: Connection) -> None:
+        self._upstream = upstream
+        self._connection = connection
+        self._answers: dict[str, JsonObject | None] = {}
+        self._facts: dict[str, JsonObject] = {}
+        self._key_refused: KeyRefused | None = None
 
-async def _model(
-    upstream: Upstream, connection: Connection, engine: Engine, entry: JsonObject
-) -> ServedModel | None:
-    """The model, or None: it is not to be served, or answers none of our routes."""
-    id_there = entry["id"]
-    said = upstream.model_at(id_there)
-    if said is None:
-        return None
-    routes = frozenset([route for route in QUESTIONS if await takes(connection, route, id_there) is not None])
-    limit_field, renamed = LIMITS[0], {LIMITS[0]: None, LIMITS[1]: 16}
-    if CHATS not in routes and await takes(connection, CHATS, id_there, renamed) is not None:
-        routes, limit_field = routes | {CHATS}, LIMITS[1]
-    if not routes:
-        if upstream.models is None:
+    async def models(self) -> Sequence[ServedModel]:
+        """The models to serve. Raises ConfigurationError, or an UpstreamFault where asking again may help."""
+        named, entries = self._upstream.models, await self._entries()
+        if not named and len(entries) > MODELS_MAX:
+            raise self._wrong(f"it has {len(entries)} models: name those to serve in a YAML file")
+        if lacking := sorted(named.keys() - entries.keys()):
+            raise self._wrong(f"it has no model {lacking[0]!r}; it has {shortened(', '.join(entries), 200)}")
+        self._facts = {path: await self._told(path) for path in FACTS}
+        served = {id: await self._model(entries[id]) for id in named or entries}
+        models = [model for model in served.values() if model is not None]
+        if len(models) < (len(named) or 1):
+            self._answers.clear()  # it may not be well yet
+            mute = next(id for id, model in served.items() if model is None)
+            raise self._key_refused or Unavailable(f"has {mute!r}, which answers none of our routes")
+        return models
+
+    async def takes(self, route: str, model: str, more: JsonObject | None = None) -> JsonObject | None:
+        """The answer to the route's least request with `more` fields, and without those that are None. None:
+        it refuses. Raises UpstreamFault.
+        """
+        fields = QUESTIONS[route] | {"model": model} | (more or {})
+        question = {name: value for name, value in fields.items() if value is not None}
+        key = f"{route} {json.dumps(question)}"
+        if key not in self._answers:
+            self._answers[key] = await self._answer(route, question)
+        return self._answers[key]
+
+    async def streamed(self, route: str, model: str, begins: str = "") -> Sequence[JsonObject]:
+        """The chunks of an answer, of a chat's that begins so; none where it fails. Raises Overloaded."""
+        body = QUESTIONS[route] | {"model": model, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            stream = self._connection.stream(route, begun(body, begins) if begins else body)
+            return [chunk async for chunk in stream]
+        except (RowRefused, RowFailed, ModelGone, KeyRefused, Unavailable):
+            return ()
+
+    async def _answer(self, route: str, question: JsonObject) -> JsonObject | None:
+        try:
+            body = json.loads((await self._connection.post(route, question)).data)
+        except KeyRefused as refused:  # perhaps of this route or this model alone
+            self._key_refused = refused
             return None
-        raise _wrong(upstream, f"its model {id_there!r} answers none of {', '.join(QUESTIONS)}")
-    context_length = (
-        said.context_length or _context(entry) or await _context_elsewhere(connection) or _trained(entry)
-    )
-    if context_length is None:
-        raise _wrong(
-            upstream,
-            f"it does not say the context length of {id_there!r}: set context_length below "
-            f"models.{id_there} in a YAML file that NIGHTSHIFT_{SETTING} names",
-        )
-    root = entry.get("root")
-    return ServedModel(
-        said.id or id_there,
-        id_there,
-        _kind(routes),
-        routes,
-        context_length,
-        root if isinstance(root, str) else None,
-        engine,
-        limit_field,
-        await _ranks(connection, engine, routes, id_there),
-        CHATS in routes and await _continues(connection, id_there),
-    )
-
-
-def _kind(routes: frozenset[str]) -> ModelKind:
-    if routes & {*TEXT_ROUTES}:
-        return ModelKind.DECODER
-    return ModelKind.ENCODER if "/v1/embeddings" in routes else ModelKind.CLASSIFIER
-
-
-async def takes(
-    connection: Connection, route: str, model: str, more: JsonObject | None = None
-) -> JsonObject | None:
-    """The answer to the route's least request with `more` fields, and without those that are None. None: it
-    refuses. Raises UpstreamFault.
-    """
-    fields = QUESTIONS[route] | {"model": model} | (more or {})
-    question = {name: value for name, value in fields.items() if value is not None}
-    try:
-        answer = await connection.post(route, question)
-        body = json.loads(answer.data)
-    except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
-        return None
-    except Unavailable as error:
-        if error.reason in ("answers 405", "answers 501"):
+        except (RowRefused, RowFailed, ModelGone, ValueError, RecursionError):
             return None
-        raise
-    return body if isinstance(body, dict) else None
+        except Unavailable as error:
+            if NO_ROUTE.match(error.reason):
+                return None
+            raise
+        # LM Studio answers 200 on routes that it has not.
+        is_answer = isinstance(body, dict) and any(isinstance(body.get(name), list) for name in HOLD_ANSWERS)
+        return body if is_answer else None
 
+    async def _entries(self) -> Mapping[str, JsonObject]:
+        """The upstream's words on each of its models, by id."""
+        if (await self._told("/healthz")).get("service") == OURSELVES:
+            raise self._wrong(LOOP)
+        try:
+            data = (await self._connection.get("/models", timeout_s=FACT_S)).get("data")
+        except (ModelGone, RowRefused, RowFailed) as error:
+            raise Unavailable("has no /models: its URL should end before that, mostly with /v1") from error
+        listed = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        entries = {entry["id"]: entry for entry in listed if isinstance(entry.get("id"), str)}
+        if any(entry.get("owned_by") == OURSELVES for entry in listed):
+            raise self._wrong(LOOP)
+        if not entries:
+            raise Unavailable("has no models")
+        return entries
 
-async def _ranks(connection: Connection, engine: Engine, routes: frozenset[str], model: str) -> bool:
-    """Whether it runs requests with a lower `priority` sooner, or takes no notice. SGLang's default is the
-    reverse; vLLM may refuse any but 0 where it does not schedule by them.
-    """
-    if engine.name == "sglang":
-        told = await _told(connection, "/get_server_info")
-        return bool(told.get("enable_priority_scheduling") and told.get(SGLANG_LOW_FIRST))
-    ranked = [route for route in TEXT_ROUTES if route in routes]
-    if engine.name != "vllm" or not ranked:
-        return False
-    return await takes(connection, ranked[0], model, {"priority": 1}) is not None
-
-
-async def _continues(connection: Connection, model: str) -> bool:
-    """Whether the beginning of an answer makes a chat's prompt longer by its own tokens alone: some templates
-    end it, or put a thought before it.
-    """
-    streamed = QUESTIONS[CHATS] | {"model": model, "stream": True, "stream_options": {"include_usage": True}}
-    counts: list[int] = []
-    try:
-        for body in (streamed, begun(streamed, _HI)):
-            usages = [usage_of(chunk) async for chunk in connection.stream(CHATS, body) if chunk.get("usage")]
-            counts += [usage.prompt_tokens for usage in usages[-1:]]
-    except (RowRefused, RowFailed, ModelGone, BrokenOff):
-        return False
-    return len(counts) == 2 and 0 < counts[1] - counts[0] <= len(_HI)
-
-
-async def _engine(connection: Connection, entries: Sequence[JsonObject]) -> Engine:
-    owners = [entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)]
-    name = (owners[0] if owners else "unknown")[:64]
-    for path in ("/version", "/info", "/get_server_info"):
-        if isinstance(version := (await _told(connection, path)).get("version"), str):
-            return Engine(name, version[:64])
-    return Engine(name, None)
-
-
-async def _context_elsewhere(connection: Connection) -> int | None:
-    """The context length as llama.cpp and TGI tell it."""
-    for path in ("/props", "/info"):
-        told = await _told(connection, path)
-        settings = told.get("default_generation_settings")
-        length = _whole(told.get("max_total_tokens")) or _whole(
-            settings.get("n_ctx") if isinstance(settings, dict) else told.get("n_ctx")
+    async def _model(self, entry: JsonObject) -> ServedModel | None:
+        """The model, or None: it answers none of our routes."""
+        id_there = entry["id"]
+        said = self._upstream.models.get(id_there, UpstreamModel())
+        routes = {route for route in QUESTIONS if await self.takes(route, id_there) is not None}
+        limit_field = LIMITS[0]
+        if CHATS not in routes and await self.takes(CHATS, id_there, {LIMITS[0]: None, LIMITS[1]: 16}):
+            routes, limit_field = routes | {CHATS}, LIMITS[1]
+        if not routes:
+            return None
+        kinds = [kind for kind, of_kind in KINDS.items() if routes & of_kind]
+        if said.kind not in (None, *kinds):
+            raise self._wrong(f"{id_there!r} is no {said.kind}, but {' and '.join(kinds)}")
+        if (id := _text(said.id or id_there)) is None:
+            raise self._wrong(f"{id_there[:CHARS_MAX]!r} is no id that a model has here: give it another")
+        if (length := said.context_length or self._context(entry)) is None:
+            raise self._wrong(
+                f"it does not say the context length of {id_there!r}: set context_length below "
+                f"models.{id_there} in a YAML file that NIGHTSHIFT_{SETTING} names"
+            )
+        versions = [version for told in self._facts.values() if (version := _text(told.get("version")))]
+        engine = Engine(_text(entry.get("owned_by")) or "unknown", next(iter(versions), None))
+        return ServedModel(
+            id,
+            id_there,
+            said.kind or kinds[0],
+            frozenset(routes),
+            length,
+            _text(entry.get("root")),
+            engine,
+            limit_field,
+            await self._ranks(engine, routes, id_there),
+            CHATS in routes and await self._continues(id_there),
         )
-        if length is not None:
-            return length
-    return None
+
+    def _context(self, entry: JsonObject) -> int | None:
+        """The context length that it is served with; else, of llama.cpp, the one that it was trained for."""
+        meta, props = entry.get("meta"), self._facts["/props"]
+        places = [entry, meta, props.get("default_generation_settings"), props, self._facts["/info"]]
+        lengths = [told.get(name) for told in places if isinstance(told, dict) for name in CONTEXT_FIELDS]
+        lengths.append(meta.get("n_ctx_train") if isinstance(meta, dict) else None)
+        return next((length for length in lengths if type(length) is int and length > 0), None)
+
+    async def _ranks(self, engine: Engine, routes: set[str], model: str) -> bool:
+        """Whether it runs requests with a lower `priority` sooner, or takes no notice. SGLang's default is
+        the reverse; vLLM may refuse any but 0 where it does not schedule by them.
+        """
+        if engine.name == "sglang":
+            told = self._facts["/get_server_info"]
+            return bool(told.get("enable_priority_scheduling") and told.get(SGLANG_LOW_FIRST))
+        ranked = [route for route in TEXT_ROUTES if route in routes]
+        if engine.name != "vllm" or not ranked:
+            return False
+        return await self.takes(ranked[0], model, {"priority": 1}) is not None
+
+    async def _continues(self, model: str) -> bool:
+        """Whether the beginning of an answer makes a chat's prompt longer by its own tokens alone: some
+        templates end it, or put a thought before it.
+        """
+        streams = [await self.streamed(CHATS, model, begins) for begins in ("", _HI)]
+        counts = [max((usage_of(chunk).prompt_tokens for chunk in stream), default=0) for stream in streams]
+        return counts[0] > 0 and 0 < counts[1] - counts[0] <= len(_HI)
+
+    async def _told(self, path: str) -> JsonObject:
+        """Facts that an engine tells of itself beside `/v1`; nothing where it has no such route."""
+        try:
+            return await self._connection.get(path, at_root=True, timeout_s=FACT_S)
+        except (RowRefused, RowFailed, UpstreamFault):
+            return {}
+
+    def _wrong(self, says: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"The upstream {self._upstream.name!r} cannot be used: {says}.", param=SETTING
+        )
 
 
-async def _told(connection: Connection, path: str) -> JsonObject:
-    """Facts that an engine tells of itself beside `/v1`; nothing where it has no such route."""
-    try:
-        return await connection.get(path, at_root=True, timeout_s=PROBE_S)
-    except (RowRefused, RowFailed, ModelGone, Unavailable):
-        return {}
-
-
-def _context(entry: JsonObject) -> int | None:
-    return next((length for name in CONTEXT_FIELDS if (length := _whole(entry.get(name)))), None)
-
-
-def _trained(entry: JsonObject) -> int | None:
-    """The length that llama.cpp's model was trained for, where the one that is served is not told."""
-    meta = entry.get("meta")
-    return _whole(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _list(listing: JsonObject) -> list[JsonObject]:
-    data = listing.get("data")
-    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-
-
-def _names(entries: Sequence[JsonObject]) -> str:
-    names = [entry["id"] for entry in entries]
-    return ", ".join(map(repr, names[:5])) + (" and others" if len(names) > 5 else "")
-
-
-def _wrong(upstream: Upstream, says: str) -> ConfigurationError:
-    return ConfigurationError(f"The upstream {upstream.name!r} cannot be used: {says}.", param=SETTING)
+def _text(value: Any) -> str | None:
+    """A text that may be stored and shown."""
+    is_text = isinstance(value, str) and 0 < len(value) <= CHARS_MAX and value.isprintable()
+    return value if is_text else None

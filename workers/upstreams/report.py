@@ -8,16 +8,16 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import Upstream, read_upstreams
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import RowFailed, RowRefused, UpstreamFault
+from workers.upstreams.faults import UpstreamFault
 from workers.upstreams.opening import key_of
-from workers.upstreams.probe import QUESTIONS, TEXT_ROUTES, probe, takes
+from workers.upstreams.probe import QUESTIONS, TEXT_ROUTES, Probe
 from workers.upstreams.served import ServedModel
 
 ANSWER_BYTES_MAX: Final = 1 << 24
@@ -32,50 +32,43 @@ async def _of_upstream(config: Upstream) -> JsonObject:
     told: JsonObject = {"name": config.name, "problem": None, "models": []}
     try:
         connection = Connection(config, key_of(config), ANSWER_BYTES_MAX)
+        probe = Probe(config, connection)
         try:
-            for served in await probe(config, connection):
-                told["models"].append(await _of_model(connection, served))
+            for served in await probe.models():
+                told["models"].append(await _of_model(probe, served))
         finally:
             await connection.close()
-    except (UpstreamFault, RowFailed, RowRefused) as fault:
+    except UpstreamFault as fault:
         told["problem"] = f"The upstream {config.name!r} {fault}."
     except ConfigurationError as error:
         told["problem"] = error.message
     return told
 
 
-async def _of_model(connection: Connection, served: ServedModel) -> JsonObject:
+async def _of_model(probe: Probe, served: ServedModel) -> JsonObject:
     text_route = next((route for route in TEXT_ROUTES if route in served.routes), None)
 
     async def shows(field: str, **parameters: Any) -> bool:
         """Whether answers have the field where they are asked for it."""
         if text_route is None:
             return False
-        answer = await takes(connection, text_route, served.id_there, parameters)
+        answer = await probe.takes(text_route, served.id_there, parameters)
         return answer is not None and any(choice.get(field) for choice in answer.get("choices", ()))
 
+    streamed = () if text_route is None else await probe.streamed(text_route, served.id_there)
     return {
         "id": served.id,
+        "kind": served.kind,
         "engine": served.engine.name,
         "version": served.engine.version,
         "context_length": served.context_length,
         **{route.rpartition("/v1/")[2].partition("/")[0]: route in served.routes for route in QUESTIONS},
-        "streaming": await _streams(connection, text_route, served.id_there),
+        "streaming": any(chunk.get("choices") for chunk in streamed),
         "logprobs": await shows("logprobs", logprobs=True if text_route == TEXT_ROUTES[0] else 1),
         "token_ids": await shows("token_ids", return_token_ids=True),
         "priority": served.takes_priority,
         "continues": served.continues,
     }
-
-
-async def _streams(connection: Connection, route: str | None, model: str) -> bool:
-    if route is None:
-        return False
-    body: Mapping[str, Any] = QUESTIONS[route] | {"model": model, "stream": True}
-    try:
-        return any([bool(chunk.get("choices")) async for chunk in connection.stream(route, dict(body))])
-    except (UpstreamFault, RowFailed, RowRefused):
-        return False
 
 
 def main() -> None:

@@ -100,12 +100,12 @@ def test_no_engine_starts_unless_its_profile_is_named() -> None:
 
 def test_the_composed_worker_reads_the_engine_behind_its_alias(tmp_path: Path) -> None:
     content = COMPOSE["configs"]["upstreams"]["content"]
-    filled = content.replace("${UPSTREAM_MODEL:-}", "Qwen/Qwen3-8B").replace(
-        "${UPSTREAM_CONTEXT_LENGTH:-null}", "8192"
-    )
-    upstream = only(filled, tmp_path)
+    filled = content.replace("${UPSTREAM_MODEL:-}", "Qwen/Qwen3-8B")
+    by_default = only(filled.replace("${UPSTREAM_CONTEXT_LENGTH:-null}", "null"), tmp_path)
+    assert by_default.models["Qwen/Qwen3-8B"].context_length is None
+    upstream = only(filled.replace("${UPSTREAM_CONTEXT_LENGTH:-null}", "8192"), tmp_path)
     assert urlsplit(upstream.url).hostname in COMPOSE["x-engine"]["networks"]["default"]["aliases"]
-    assert upstream.model_at("Qwen/Qwen3-8B").context_length == 8192  # type: ignore[union-attr]
+    assert upstream.models["Qwen/Qwen3-8B"].context_length == 8192
     (mounted,) = COMPOSE["services"]["worker"]["configs"]
     assert mounted["target"] in COMPOSE["services"]["worker"]["environment"]["NIGHTSHIFT_UPSTREAMS"]
 

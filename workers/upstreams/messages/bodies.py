@@ -28,13 +28,17 @@ OURS: Final = {"priority", "service_tier", "request_id", "metadata", "store", "s
 """Fields that are for this service: of its queue, its records, and how it answers its own client."""
 NOT_PASSED_ON: Final = {
     *("api_base", "api_key", "base_url", "extra_headers", "user_config", "models", "fallbacks", "provider"),
-    *("route", "plugins", "lora_path", "rid", "session_params", "id_slot", "custom_logit_processor"),
+    *("custom_llm_provider", "extra_body", "preset", "route", "plugins", "rid", "session_params", "id_slot"),
+    *("lora", "lora_path", "lora_request", "adapter_id", "custom_logit_processor", "disaggregated_params"),
     *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
 }
-"""Fields by which LiteLLM, OpenRouter, SGLang or llama.cpp would run another model, call another server or
-use what another tenant has left there. Other unknown fields are passed on.
+"""Fields by which LiteLLM, OpenRouter, SGLang, TensorRT-LLM, TGI or llama.cpp would run another model, call
+another server or use what another tenant has left there. Other unknown fields are passed on.
 """
-ADDRESS: Final = re.compile(r"[\x00-\x20]*(?!data:)[a-z][a-z0-9+.-]*:/", re.I)
+DATA: Final = re.compile("data:", re.I)
+ADDRESS: Final = re.compile(r"[\x00-\x20]*[a-z][a-z0-9+.-]*:/", re.I)
+REFERENCES: Final = re.compile(r"(^|_)(url|image|video|audio)$")
+"""Fields of parts with an address, for which SGLang takes a path of its machine too."""
 NOT_OF_CHATS: Final = {*ResponsesRequest.model_fields, *STATEFUL, *FIELDS} - {*ChatRequest.model_fields}
 ROUTES: Final[Mapping[str, str]] = {"/v1/responses": CHATS, "/v1/classify": CLASSIFY}
 """Upstreams' routes for ours, where they are others."""
@@ -55,13 +59,22 @@ def check_request(body: JsonObject, request: ModelRequest, *, may_fetch: bool) -
     """
     for name in sorted(NOT_PASSED_ON & body.keys()):
         raise unsupported(name)
-    left: list[Any] = [] if may_fetch else [*_media(body, request)]
+    left: list[tuple[str, Any]] = [] if may_fetch else [("", part) for part in _media(body, request)]
     while left:
-        given = left.pop()
-        if isinstance(given, str) and ADDRESS.match(given):
-            message = f"{shown(given)} is not fetched for this model: give the content itself, as a data URI."
-            raise InvalidRequest(message, param="messages" if "messages" in body else "input")
-        left += given.values() if isinstance(given, dict) else given if isinstance(given, list) else ()
+        name, given = left.pop()
+        if isinstance(given, dict):
+            left += given.items()
+        elif isinstance(given, list):
+            left += [(name, one) for one in given]
+        elif isinstance(given, str) and _is_address(name, given):
+            says = "is not fetched for this model: give the content itself, as a data URI."
+            raise InvalidRequest(
+                f"{shown(given)} {says}", param="messages" if "messages" in body else "input"
+            )
+
+
+def _is_address(name: str, given: str) -> bool:
+    return not DATA.match(given) and bool(REFERENCES.search(name) or ADDRESS.match(given))
 
 
 def upstream_body(inference: Inference, served: ServedModel, *, streams: bool) -> JsonObject:

@@ -1,5 +1,6 @@
 """The routes of operators and their tools: readiness, metrics, workers, deliveries, the documentation."""
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from nightshift.fleet.workers import WorkerState
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import ApiSettings, LocationSettings
+from nightshift.process.upstreams import Upstream
 from nightshift.store import Store
 from nightshift.store.databases.migrate import downgrade
 from nightshift.tenants.keys import Scope, new_key
@@ -21,6 +23,7 @@ from tests.integration.api.asking import bearer, end_job
 from tests.integration.api.declared import described_paths
 from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID
 from tests.integration.api.serving import serving
+from workers.upstreams.report import report
 
 
 def lead(store: Store, stalled: str | None = None) -> None:
@@ -43,7 +46,12 @@ def test_a_complete_service_is_ready_and_that_needs_no_key(base_url, worker, sto
         "parts": {"database": "ok", "storage": "ok", "queue": "ok", "scheduler": "ok", "worker": "ok"},
         "reasons": [],
     }
-    assert httpx.get(f"{base_url}/healthz", trust_env=False).json() == {"status": "alive"}
+    assert httpx.get(f"{base_url}/healthz", trust_env=False).json()["status"] == "alive"
+
+
+def test_a_service_is_no_upstream_of_a_worker_and_that_needs_no_key_to_be_seen(base_url):
+    (told,) = asyncio.run(report([Upstream(url=f"{base_url}/v1")]))
+    assert "it is a Nightshift itself" in told["problem"]
 
 
 def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(base_url, worker, store):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.errors import ConfigurationError
 from nightshift.process.upstreams import Upstream
 from tests.helpers.upstreams import Settings, SimulatedUpstream, simulated_upstream
 from tests.helpers.upstreams.behaviours import holds
@@ -121,6 +122,17 @@ def test_an_address_that_does_not_answer_yet_is_asked_again(asker: Asker, pods: 
     assert len(served_by(asker)) == 2
     pods.start(HOSTS[2])
     wait_for("the third is used", lambda: len(served_by(asker)) == 3)
+
+
+def test_a_host_with_no_usable_address_ends_the_worker_with_the_reason(
+    pods: Pods, opened: Opening, tmp_path: Path
+) -> None:
+    pods.start(HOSTS[0], Settings(max_model_len=None))
+    pods.resolved = {HOSTS[0]}
+    file = tmp_path / "upstreams.yaml"
+    file.write_text(f"upstreams: [{{url: 'http://pods:{pods.port}/v1', each_address: true}}]")
+    with pytest.raises(ConfigurationError, match="does not say the context length of 'simulated'"):
+        opened(str(file))
 
 
 def test_a_hosts_addresses_are_the_systems() -> None:

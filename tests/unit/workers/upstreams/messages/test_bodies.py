@@ -203,7 +203,7 @@ def check(endpoint_name: str, body: JsonObject, *, may_fetch: bool = False) -> N
     check_request(body, prepared.request, may_fetch=may_fetch)
 
 
-@pytest.mark.parametrize("name", ["api_base", "models", "bootstrap_host", "id_slot"])
+@pytest.mark.parametrize("name", ["api_base", "extra_body", "models", "bootstrap_host", "id_slot", "lora"])
 def test_a_field_that_would_reach_what_is_not_the_tenants_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"'{name}' is not supported") as refusal:
         check("chat", {"messages": HI, name: "x"})
@@ -223,6 +223,26 @@ def test_an_address_is_fetched_by_no_upstream_that_may_not(address: str, field: 
     assert refusal.value.param == "messages"
     assert "secret" not in refusal.value.message
     check("chat", body, may_fetch=True)
+
+
+@pytest.mark.parametrize("path", ["/etc/secret.png", "secret.jpg", "../video.mp4", "//10.0.0.1/a.png"])
+@pytest.mark.parametrize("field", ["image_url", "video_url", "audio_url", "image", "video"])
+@pytest.mark.parametrize("shape", [{"url": "?"}, "?", ["?"]])
+def test_a_path_of_the_upstreams_machine_is_no_content(path: str, field: str, shape: Any) -> None:
+    part = {"type": field, field: json.loads(json.dumps(shape).replace("?", path))}
+    with pytest.raises(InvalidRequest, match="give the content itself, as a data URI"):
+        check("chat", {"messages": [{"role": "user", "content": [part]}]})
+
+
+def test_content_that_is_there_itself_is_passed_on() -> None:
+    jpeg = "/9j/4AAQSkZJRgABAQ=="  # looks like a path
+    parts = [
+        IMAGE,
+        {"type": "image_url", "image_url": "DATA:image/png;base64,AA"},
+        {"type": "input_audio", "input_audio": {"data": jpeg, "format": "wav"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}},
+    ]
+    check("chat", {"messages": [{"role": "user", "content": parts}]})
 
 
 def test_an_address_in_a_text_is_a_text() -> None:
