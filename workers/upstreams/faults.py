@@ -58,6 +58,10 @@ class KeyRefused(UpstreamFault):
     """The upstream refuses our key: only the operator can help."""
 
 
+class UpstreamChanged(Exception):
+    """The upstream has another model of the same name, which the worker has to register."""
+
+
 @dataclass(eq=False)  # not frozen: a traceback is set on it
 class RowRefused(Exception):
     """The upstream will never run this request."""

@@ -15,7 +15,15 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
 from nightshift.process.upstreams import SETTING, Upstream, UpstreamModel
 from workers.upstreams.connection import Connection
-from workers.upstreams.faults import KeyRefused, ModelGone, RowFailed, RowRefused, Unavailable, UpstreamFault
+from workers.upstreams.faults import (
+    KeyRefused,
+    ModelGone,
+    RowFailed,
+    RowRefused,
+    Unavailable,
+    UpstreamChanged,
+    UpstreamFault,
+)
 from workers.upstreams.messages.answers import usage_of
 from workers.upstreams.messages.continuing import begun
 from workers.upstreams.served import CHATS, CLASSIFY, LIMITS, Engine, ServedModel
@@ -78,6 +86,21 @@ class Probe:
             mute = next(id for id, model in served.items() if model is None)
             raise self._key_refused or Unavailable(f"has {mute!r}, which answers none of our routes")
         return models
+
+    async def check_same(self, model: ServedModel) -> None:
+        """Raises UpstreamChanged where another engine, version or checkpoint is told than of the model;
+        ModelGone, and as `models`.
+        """
+        if (entry := (await self._entries()).get(model.id_there)) is None:
+            raise ModelGone("no longer has the model")
+        self._facts = {path: await self._told(path) for path in FACTS}
+        now, before = self._engine(entry), model.engine
+        is_same = now.name == before.name and now.version in (None, before.version)
+        if not is_same or _text(entry.get("root")) != model.root:
+            raise UpstreamChanged(
+                f"The upstream {self._upstream.name!r} has another engine, version or checkpoint of "
+                f"{model.id!r} than at the worker's start, which ends to register it at the next"
+            )
 
     async def takes(self, route: str, model: str, more: JsonObject | None = None) -> JsonObject | None:
         """The answer to the route's least request with `more` fields, and without those that are None. None:
@@ -151,8 +174,7 @@ class Probe:
                 f"it does not say the context length of {id_there!r}: set context_length below "
                 f"models.{id_there} in a YAML file that NIGHTSHIFT_{SETTING} names"
             )
-        versions = [version for told in self._facts.values() if (version := _text(told.get("version")))]
-        engine = Engine(_text(entry.get("owned_by")) or "unknown", next(iter(versions), None))
+        engine = self._engine(entry)
         return ServedModel(
             id,
             id_there,
@@ -165,6 +187,10 @@ class Probe:
             await self._ranks(engine, routes, id_there),
             CHATS in routes and await self._continues(id_there),
         )
+
+    def _engine(self, entry: JsonObject) -> Engine:
+        versions = [version for told in self._facts.values() if (version := _text(told.get("version")))]
+        return Engine(_text(entry.get("owned_by")) or "unknown", next(iter(versions), None))
 
     def _context(self, entry: JsonObject) -> int | None:
         """The context length that it is served with; else, of llama.cpp, the one that it was trained for."""

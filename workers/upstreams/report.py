@@ -62,7 +62,7 @@ async def _of_model(probe: Probe, served: ServedModel) -> JsonObject:
         "engine": served.engine.name,
         "version": served.engine.version,
         "context_length": served.context_length,
-        **{route.rpartition("/v1/")[2].partition("/")[0]: route in served.routes for route in QUESTIONS},
+        **{route.removeprefix("/v1").split("/")[1]: route in served.routes for route in QUESTIONS},
         "streaming": any(chunk.get("choices") for chunk in streamed),
         "logprobs": await shows("logprobs", logprobs=True if text_route == TEXT_ROUTES[0] else 1),
         "token_ids": await shows("token_ids", return_token_ids=True),

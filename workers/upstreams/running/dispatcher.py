@@ -47,7 +47,7 @@ class Dispatcher:
         server.cancel_all()
         self.servers.remove(server)
         if not self.servers:
-            for upstream in self.upstreams:
+            for upstream in [*self.upstreams]:  # addresses come and go meanwhile
                 await upstream.connection.close()
 
     def _pass(self) -> None:

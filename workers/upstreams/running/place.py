@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from nightshift.jobs import Usage
 from workers.upstreams.control import Breaker
 from workers.upstreams.faults import KeyRefused, Overloaded, RowRefused, UpstreamFault
+from workers.upstreams.probe import Probe
 from workers.upstreams.running.upstream import Outcome, RunningUpstream
 from workers.upstreams.running.waiting import Pending
 from workers.upstreams.served import ServedModel
@@ -28,6 +29,10 @@ class Place:
         """Whether a request may be sent now."""
         is_due = self.breaker.wait_s(now_s) == 0
         return is_due and self.upstream.places.wait_s(now_s, is_interactive=is_interactive) == 0
+
+    async def check_same(self) -> None:
+        """Raises UpstreamChanged, or an UpstreamFault."""
+        await Probe(self.upstream.config, self.upstream.connection).check_same(self.model)
 
     def sent(self, pending: Pending) -> None:
         is_interactive = not pending.is_bulk

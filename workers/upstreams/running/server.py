@@ -200,7 +200,9 @@ class UpstreamServer(ModelServer):
         return min(ready, key=lambda place: place.upstream.places.load, default=None)
 
     async def _answer(self, pending: Pending, place: Place) -> Result:
-        """Sends a request. Raises RowRefused or an UpstreamFault."""
+        """Sends a request. Raises RowRefused or an UpstreamFault; UpstreamChanged ends the process."""
+        if place.breaker.is_open:  # the upstream was away: it may have been started with another model
+            await place.check_same()
         inference, served = pending.inference, place.model
         streams = may_be_long(inference.request) if pending.is_bulk else inference.request.streams
         goes_on = streams and self._goes_on(pending, place)
@@ -251,7 +253,7 @@ class UpstreamServer(ModelServer):
             del self._tasks[pending.id]
         ended = asyncio.CancelledError() if task.cancelled() else task.exception() or task.result()
         if not isinstance(ended, Result | Outcome):
-            raise ended  # a fault of ours
+            raise ended  # a fault of ours, or a model that is another
         progress = self._progress_after(pending, place, ended) if is_wanted else None
         place.ended(pending, ended.usage if isinstance(ended, Result) else ended)
         self._note_busy()

@@ -17,7 +17,7 @@ from tests.helpers.upstreams import SimulatedUpstream, simulated_upstream
 from tests.helpers.waiting import WAIT_MAX_S
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
-from workers.serving.model_server import Inference
+from workers.serving.model_server import Inference, OnFatal
 from workers.upstreams.opening import open_upstreams
 from workers.upstreams.running.server import UpstreamServer
 
@@ -125,8 +125,8 @@ def opened() -> Iterator[Opening]:
     """Opens the only model of upstreams, URLs or files, which is stopped at the end."""
     with ExitStack() as stack:
 
-        def open_model(*entries: str, **settings: Any) -> Asker:
-            servers = open_upstreams(WorkerSettings(upstreams=entries, **settings), _fail)
+        def open_model(*entries: str, on_fatal: OnFatal = _fail, **settings: Any) -> Asker:
+            servers = open_upstreams(WorkerSettings(upstreams=entries, **settings), on_fatal)
             for server in servers:
                 server.start()
                 stack.callback(server.stop)

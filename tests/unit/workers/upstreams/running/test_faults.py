@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import math
+import queue
 import socket
 import ssl
 import threading
@@ -35,7 +36,7 @@ from tests.unit.workers.upstreams.running.test_server import answered, runs
 from workers.serving.model_server import Busy
 from workers.upstreams.connection import Connection
 from workers.upstreams.control.breaker import FAULTS_IN_A_ROW
-from workers.upstreams.faults import Unavailable, retry_after_s
+from workers.upstreams.faults import Unavailable, UpstreamChanged, retry_after_s
 from workers.upstreams.running import server
 
 NO_TOOLS = "No endpoints found that support tool use"
@@ -88,6 +89,41 @@ def test_few_rows_end_while_an_upstream_fails_on_all(asker: Asker, upstream: Sim
     ]
     assert all(end.is_returned for end in ends[-1:])
     assert "answers 500 since " in str(asker.server.problem)
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": "0.33.0"}, {"root": "example/other"}], ids=["engine", "model"]
+)
+def test_a_worker_ends_where_an_upstream_comes_back_with_another_model(
+    upstream: SimulatedUpstream, opened: Opening, change: dict[str, str]
+) -> None:
+    ended: queue.Queue[BaseException] = queue.Queue()
+    asker = opened(upstream.url, on_fatal=ended.put)
+    upstream.behave(unavailable())
+    assert asker.chat().end.is_returned
+    upstream.serve(**change)
+    upstream.behave()
+
+    def has_ended() -> bool:
+        with suppress(Busy):
+            asker.chat("after it")
+        return not ended.empty()
+
+    wait_for("it is tried", has_ended)
+    reason = ended.get()
+    assert isinstance(reason, UpstreamChanged)
+    assert "another engine, version or checkpoint of 'simulated'" in str(reason)
+    assert "after it" not in upstream.seen.prompts
+
+
+def test_an_upstream_that_comes_back_as_it_was_is_used_again(
+    asker: Asker, upstream: SimulatedUpstream
+) -> None:
+    upstream.behave(unavailable())
+    assert asker.chat().end.is_returned
+    upstream.serve(version=None)  # it may not be told once more
+    upstream.behave()
+    wait_for("it answers", lambda: runs(asker))
 
 
 # -- a row's
