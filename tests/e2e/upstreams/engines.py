@@ -50,6 +50,17 @@ class Engine:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self._is_ready()
+
+    def __enter__(self) -> "Engine":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
     def start(self) -> None:
         """Returns once it lists its models. Raises TimeoutError or RuntimeError with what it said."""
         with self.log.open("ab") as log:
