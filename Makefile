@@ -40,7 +40,7 @@ SEED ?= $(shell date +%s)
 DATABASE ?= sqlite
 OBJECTS ?= directory
 ENGINE ?= fake
-chaos: $(READY) ## Kill the service's processes N times while it works, let an oracle judge every byte (N=1000 SEED=7 DATABASE=postgresql OBJECTS=moto ENGINE=demo or upstream; the same command goes on where it was stopped)
+chaos: $(READY) ## Kill the service's processes N times while it works, let an oracle judge every byte (N=1000 SEED=7 DATABASE=postgresql OBJECTS=moto ENGINE=demo, upstream or vllm; the same command goes on where it was stopped)
 	@$(BIN)/python -m pytest --quiet $(HARNESS)
 	@$(BIN)/python -m tests.faults.chaos --kills $(N) --seed $(SEED) --database $(DATABASE) --objects $(OBJECTS) --engine $(ENGINE) $(ARGS)
 

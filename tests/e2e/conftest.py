@@ -1,13 +1,13 @@
 """One running service for everything that leaves it as it was."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import openai
 import pytest
 
-from nightshift.cli.demo import LARGEST_NUMBER, is_held_out
+from nightshift.cli.demo import LARGEST_NUMBER, is_held_out, number_in_words
 from tests.e2e.service import Service, running
 
 SEED = 48213
@@ -20,20 +20,27 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def service(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Iterator[Service]:
+def allowed(workplace: Path) -> Mapping[str, str]:
+    """Settings: places that jobs may name, and where webhooks may go."""
+    return {"FILE_ROOTS": str(workplace), "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", "WEBHOOK_PORTS": "1-65535"}
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory, allowed: Mapping[str, str]) -> Iterator[Service]:
     """`nightshift up`, ready. Do not stop or kill it: others use it after you. It ends with the last.
 
     Its data directory was made before, by someone who left it open.
     """
     data_dir = tmp_path_factory.mktemp("service")
     data_dir.chmod(0o755)
-    with running(
-        data_dir,
-        FILE_ROOTS=str(workplace),
-        WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
-        WEBHOOK_PORTS="1-65535",
-    ) as service:
+    with running(data_dir, **allowed) as service:
         yield service
+
+
+@pytest.fixture
+def answer_to() -> Callable[[int], str]:
+    """The answer to a number that is right."""
+    return number_in_words
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
+from examples import demo
+from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from tests.e2e.service import (
     JOB_TIMEOUT_S,
     START_TIMEOUT_S,
@@ -31,15 +33,17 @@ ACCURACY_MIN = 0.99  # what the demo model's card states
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def accuracy(lines: list[dict[str, object]], numbers: list[int]) -> float:
+def accuracy(
+    lines: list[dict[str, object]], numbers: Sequence[int], answer_to: Callable[[int], str]
+) -> float:
     """The share of right answers, every row once."""
     answers = {line["custom_id"]: answer_of(line) for line in lines}
     assert len(answers) == len(lines) == len(numbers), "a row is missing, or there twice"
-    right = sum(answers[f"number-{number}"] == number_in_words(number) for number in numbers)
+    right = sum(answers[f"number-{number}"] == answer_to(number) for number in numbers)
     return right / len(numbers)
 
 
-def test_a_batch_through_the_official_client_answers_every_row(service, client, numbers):
+def test_a_batch_through_the_official_client_answers_every_row(service, client, numbers, answer_to):
     batch_id = submit_batch(client, numbers[:60])
 
     batch = ended_batch(service, batch_id)
@@ -52,10 +56,23 @@ def test_a_batch_through_the_official_client_answers_every_row(service, client, 
     )
     assert batch.error_file_id is None
     assert batch.usage.output_tokens > 60
-    assert accuracy(output_lines(client, batch_id), numbers[:60]) >= ACCURACY_MIN
+    assert accuracy(output_lines(client, batch_id), numbers[:60], answer_to) >= ACCURACY_MIN
 
 
-def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service):
+@pytest.mark.exhaustive
+def test_the_demo_is_answered_without_a_mistake(client, answer_to, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where its output goes
+    monkeypatch.setattr(demo, "number_in_words", answer_to)
+    numbers = demo.held_out_numbers(500 + demo.CHATS, seed=48213)
+    rows, chats = numbers[:500], numbers[500:]
+
+    assert demo.exercise(client, rows, chats) == []
+
+    lines = (tmp_path / demo.RESULTS / "output.jsonl").read_text().splitlines()
+    assert accuracy([json.loads(line) for line in lines], rows, answer_to) == 1.0
+
+
+def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service, answer_to):
     environment = os.environ | service.environment() | {"NIGHTSHIFT_API_KEY": service.api_key}
     program = [sys.executable, str(CHECKOUT / "examples" / "first_batch.py")]
 
@@ -64,10 +81,10 @@ def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service)
     )
 
     chat, counts, *lines = ended.stdout.split("\n", 101)
-    assert chat == "forty-eight thousand two hundred thirteen"
+    assert chat == answer_to(48213)
     assert counts.startswith("completed BatchRequestCounts(completed=100, failed=0, total=100)")
     answers = {int(row["custom_id"]): answer_of(row) for row in map(json.loads, filter(str.strip, lines))}
-    assert answers == {number: number_in_words(number) for number in range(1000, 1100)}
+    assert answers == {number: answer_to(number) for number in range(1000, 1100)}
 
 
 def test_only_its_user_can_open_what_the_service_keeps_and_others_what_a_job_writes(
@@ -94,7 +111,7 @@ def test_only_its_user_can_open_what_the_service_keeps_and_others_what_a_job_wri
     assert open_under(written, 0o044) == open_under(written, 0o400), "as the umask of this test says"
 
 
-def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
+def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers, answer_to):
     rows = workplace / "numbers.csv"
     with rows.open("w", newline="") as file:
         table = csv.writer(file)
@@ -127,7 +144,7 @@ def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
     lines = [
         json.loads(line) for part in sorted(out.glob("part-*")) for line in part.read_text().splitlines()
     ]
-    expected = {f"row-{number}": number_in_words(number) for number in numbers[100:140]}
+    expected = {f"row-{number}": answer_to(number) for number in numbers[100:140]}
     assert [line["custom_id"] for line in lines] == list(expected)
     assert sum(answer_of(line) == expected[line["custom_id"]] for line in lines) >= 40 * ACCURACY_MIN - 1
 
@@ -140,7 +157,7 @@ def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
     assert again.stdout.strip() == ended.stdout.split()[0], "the same run twice is one job"
 
 
-def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbers):
+def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbers, answer_to):
     tonight = numbers[200:300]
 
     def night(date: str, figures: list[int]) -> tuple[str, dict[str, object]]:
@@ -177,8 +194,7 @@ def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbe
     lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
     assert len(lines) == 100
     right = sum(
-        answer_of(line) == number_in_words(figures[int(line["custom_id"].removeprefix("row-"))])
-        for line in lines
+        answer_of(line) == answer_to(figures[int(line["custom_id"].removeprefix("row-"))]) for line in lines
     )
     assert right >= 100 * ACCURACY_MIN - 1
 

@@ -1,6 +1,6 @@
 """A service whose worker has an upstream: a simulated one, and real engines in `make test-all`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,17 +48,30 @@ def simulated(port: int, folder: Path) -> UpstreamProcess:
     ],
     ids=lambda kind: kind.__name__,
 )
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, allowed: Mapping[str, str]
+) -> Iterator[Served]:
     """Skips where an engine cannot be installed. A test that kills the upstream starts it again."""
     kind: Callable[[int, Path], Engine | UpstreamProcess] = request.param
     upstream = kind(free_port(), tmp_path_factory.mktemp("engine"))
     answer_to = number_in_words if isinstance(upstream, Engine) else _simulated_answer
     try:
         upstream.start()
-        with forked(tmp_path_factory.mktemp("service"), UPSTREAMS=upstream.url) as service:
+        with forked(tmp_path_factory.mktemp("service"), UPSTREAMS=upstream.url, **allowed) as service:
             yield Served(service, upstream, answer_to)
     finally:
         upstream.kill()
+
+
+@pytest.fixture
+def service(served: Served) -> Service:
+    """Takes the place of the service with an engine of its own."""
+    return served.service
+
+
+@pytest.fixture
+def answer_to(served: Served) -> Callable[[int], str]:
+    return served.answer_to
 
 
 def _simulated_answer(number: int) -> str:

@@ -6,6 +6,7 @@ An environment lies in the user's cache; making one needs a package index.
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,24 @@ class Engine:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self._is_ready()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether vLLM has requests."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            counts = re.findall(rb"^vllm:num_requests_running\S* (\S+)", answer.read(), re.M)
+        return any(map(float, counts))
+
+    def __enter__(self) -> "Engine":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         """Returns once it lists its models. Raises TimeoutError or RuntimeError with what it said."""

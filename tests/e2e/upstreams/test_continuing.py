@@ -22,11 +22,6 @@ TOKENS = 60  # of each answer
 HELD_AT = 31  # events: a chat's first has no token
 
 
-@pytest.fixture
-def service(served: Served) -> Service:
-    return served.service
-
-
 def test_rows_of_a_killed_worker_go_on_from_their_text(
     served: Served, client: openai.OpenAI, numbers: Sequence[int]
 ) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from nightshift.cli.demo import DEMO_MODEL_ID
-from tests.e2e.service import Service, answer_of, ended_batch, output_lines, submit_batch
+from tests.e2e.service import answer_of, ended_batch, output_lines, submit_batch
 from tests.e2e.upstreams.conftest import Served, simulated
 from tests.helpers.upstreams import Behaviour, UpstreamProcess, behaviours, texts
 
@@ -23,11 +23,6 @@ WHOLE_TRY = 1  # of a row that was refused as a stream
 BREAKS = 3  # of a request, which then count as one try of its row
 LONG = [{"role": "user", "content": "a long answer"}]
 WHOLE = texts.answer(texts.encode(texts.rendered({"messages": LONG})), 20, is_endless=True).text
-
-
-@pytest.fixture
-def service(served: Served) -> Service:
-    return served.service
 
 
 @pytest.fixture

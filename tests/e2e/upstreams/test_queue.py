@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 import openai
-import pytest
 
 from nightshift.cli.demo import DEMO_MODEL_ID
 from tests.e2e.service import (
-    Service,
     answer_of,
     ended_batch,
     job_of,
@@ -19,12 +17,6 @@ from tests.e2e.service import (
 )
 from tests.e2e.upstreams.conftest import Served
 from tests.helpers.waiting import wait_for
-
-
-@pytest.fixture
-def service(served: Served) -> Service:
-    """Takes the place of the service with an engine of its own."""
-    return served.service
 
 
 def check_rows(client: openai.OpenAI, served: Served, batch_id: str, numbers: Sequence[int]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
+import httpx
+
 from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.texts.chat import Chat, ChatRequest
@@ -108,8 +110,29 @@ class UpstreamAnswers:
         )
 
 
+class EngineAnswers:
+    """Answers of a real upstream, which is asked for one at a time."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=WAIT_MAX_S, trust_env=False)
+
+    def results(self, requests: Sequence[Asked]) -> list[Result]:
+        return [self._answer(*request) for request in requests]
+
+    def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Result:
+        body = request.model_dump(mode="json", exclude_unset=True)
+        answer = self._client.post("/chat/completions", json=body).raise_for_status().json()
+        choice, usage = answer["choices"][0], answer["usage"]
+        return Chat().result(
+            request,
+            AnswerHead(Chat().answer_id(identity.name), identity.created_s, priority),
+            choices=[Choice(choice["message"]["content"], choice["finish_reason"])],
+            usage=Usage(usage["prompt_tokens"], usage["completion_tokens"]),
+        )
+
+
 @cache
-def answers_of(engine: str) -> KnownAnswers:
-    """`engine` as in `Parts`. A model is loaded once for all services."""
+def answers_of(engine: str, *urls: str) -> KnownAnswers:
+    """`engine` as in `Parts`, `urls` of its upstreams. A model is loaded once for all services."""
     kinds = {"fake": FakeAnswers, "demo": ModelAnswers, "upstream": UpstreamAnswers}
-    return kinds[engine]()
+    return EngineAnswers(urls[0]) if engine == "vllm" else kinds[engine]()

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.objects,
         options.engine,
         workers=options.workers,
-        upstreams=2 if options.engine == "upstream" else 0,
+        upstreams={"upstream": 2, "vllm": 1}.get(options.engine, 0),
         schedulers=2,
         proxies=_proxies(options),
         are_forked=False,
@@ -170,9 +170,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--objects", choices=("directory", "moto", "rclone"), default="directory")
     parser.add_argument(
         "--engine",
-        choices=("fake", "demo", "upstream"),
+        choices=("fake", "demo", "upstream", "vllm"),
         default="fake",
-        help="demo: our own, with the demo model; upstream: two simulated upstreams, which are killed too",
+        help="demo: our own, with the demo model; upstream: two simulated upstreams, which are killed too; "
+        "vllm: a real one, which takes a minute to start again",
     )
     parser.add_argument("--workers", type=_count, default=3)
     parser.add_argument("--slice-s", type=float, default=float("inf"), help="begin no round after so long")

@@ -9,6 +9,7 @@ from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import WorkerState
+from tests.e2e.upstreams.engines import Engine
 from tests.faults.chaos.recoveries import Recoveries
 from tests.faults.chaos.schedule import Action, Kind
 from tests.faults.kit.processes import is_running, pause, resume, send
@@ -19,6 +20,7 @@ from tests.helpers.waiting import wait_for
 DELAY: Final = Latency(ms=100)
 DELAY_S: Final = 3.0
 AWAY_S: Final = 2.0  # of an upstream: longer than its breaker waits before a trial
+BACK_S: Final = 100.0  # until it has started again
 SILENCE_S: Final = 5.0  # longer than a lease is trusted
 MARGIN_S: Final = 2.0  # what a paused process held has expired, and is taken
 LOOK_S: Final = 0.1  # another process can only be asked again
@@ -43,7 +45,9 @@ class Damage:
                 self._kill(action)
             case Kind.KILL_UPSTREAM:
                 upstream = service.upstreams[target]
-                wait_for(f"{target} is back", lambda: upstream.is_running)
+                wait_for(f"{target} is back", lambda: upstream.is_running, BACK_S * service.parts.slower)
+                if isinstance(upstream, Engine):
+                    wait_for(f"{target} has rows", lambda: upstream.is_at_work)
                 upstream.kill()
                 self._later(AWAY_S, upstream.start)
             case Kind.FAILPOINT:

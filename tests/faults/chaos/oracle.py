@@ -134,7 +134,8 @@ def expected_results(
         request = endpoints.get(stored.spec.endpoint).parse(row.body(service.model))
         assert isinstance(request, ChatRequest)
         requests.append((request, identity, stored.priority))
-    return answers_of(service.parts.engine).results(requests)
+    urls = [upstream.url for upstream in service.upstreams.values()]
+    return answers_of(service.parts.engine, *urls).results(requests)
 
 
 def _wait_for_nothing(unfinished: Callable[[], list[str]], timeout_s: float) -> None:

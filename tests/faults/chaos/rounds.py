@@ -20,6 +20,7 @@ from tests.faults.chaos.schedule import Action, Kind
 from tests.faults.chaos.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit.processes import Footprint
 from tests.faults.kit.service import Service
+from workers.upstreams.messages.continuing import LONG_TOKENS
 
 JOBS_OPEN_MAX: Final = 6  # bulk jobs that have not ended: enough for all workers, and soon done
 FEED_S: Final = 0.25  # between two submissions
@@ -28,7 +29,10 @@ STEP_MS: Final = 20  # of the fake engine
 
 LIMITS: Final = Limits(attempts_max=20, kills_are_many=True)  # as many attempts as the service allows
 REST_S: Final = 120.0  # after a round's last fault: leases run out, leaders are replaced, delays end
-GROWTH_MAX_BYTES: Final = 64 * 1024 * 1024  # of a process since the first round it lived through
+GROWTH_MAX_BYTES: Final = 96 * 1024 * 1024
+"""Bytes by which a process may grow after the first round that it lived through. A scheduler that waits for
+the lead grows by 70 MiB when it takes it.
+"""
 GROWTH_MAX_FILES: Final = 50
 
 
@@ -37,13 +41,16 @@ class Length:
     """The sizes of generated texts, for an engine's speed."""
 
     row_tokens: tuple[int, int]
-    long_row_tokens: int  # outlasts a carry-over's interval: tokens are saved and gone on from
+    long_row_tokens: int | None  # outlasts a carry-over's interval: tokens are saved and gone on from
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    has_online: bool = True
 
 
 LENGTHS: Final = {
     "fake": Length((10, 60), 200),
-    "upstream": Length((10, 60), 200, {"ignore_eos": True}),
+    "upstream": Length((10, 60), LONG_TOKENS, {"ignore_eos": True}),
+    # Online requests that wait for an upstream for a minute are told so: vLLM is away for longer.
+    "vllm": Length((10, 60), None, {"temperature": 0, "ignore_eos": True}, has_online=False),
     "demo": Length((50, 150), 200, {"temperature": 1.0, "ignore_eos": True}),
 }
 
@@ -192,7 +199,8 @@ class Feeder:
 
     def _feed(self, number: int) -> None:
         service, length, name = self._service, self._length, f"{self._round_no}-{number}"
-        self.jobs.append(submit_online(service, Row(name, f"online {name} ms={STEP_MS}", 8)))
+        if length.has_online:
+            self.jobs.append(submit_online(service, Row(name, f"online {name} ms={STEP_MS}", 8)))
         if self._jobs_open() < JOBS_OPEN_MAX:
             face = Face.OPENAI if number % 3 == 2 else Face.NATIVE
             seed, sampling = self._round_no * 10_000 + number, length.sampling

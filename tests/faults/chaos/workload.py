@@ -32,7 +32,7 @@ class Row:
 
     custom_id: str
     prompt: str
-    max_tokens: int = 16
+    max_tokens: int | None = 16  # None: to the end of the context
     ends_as: str = "succeeded"  # the outcome it is to have
     sampling: Mapping[str, Any] = field(default_factory=dict)  # what else its body says
 

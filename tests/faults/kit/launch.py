@@ -20,6 +20,7 @@ from nightshift.cli.processes.supervisor import run_program
 from nightshift.objectstore import open_store
 from nightshift.process.settings import DataSettings
 from nightshift.store import Store, open_database
+from tests.e2e.upstreams import engines
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.forks import fork_server
 from tests.faults.kit.processes import Kept, children, send
@@ -118,7 +119,7 @@ class _Ground:
     bucket: str | None
     proxy: Mapping[str, FaultProxy]
     s3_front: FaultyS3 | None
-    upstreams: Mapping[str, UpstreamProcess]
+    upstreams: Mapping[str, UpstreamProcess | engines.Engine]
 
     @property
     def storage_url(self) -> str:
@@ -187,7 +188,11 @@ def _lay_ground(folder: Path, parts: Parts, stack: ExitStack) -> _Ground:
         assert s3 is not None, "a directory does not speak HTTP"
         s3_front = stack.enter_context(faulty_s3(s3, parts.s3_faults_seed))
     upstreams = {
-        f"upstream-{number + 1}": stack.enter_context(UpstreamProcess(UPSTREAM))
+        f"upstream-{number + 1}": stack.enter_context(
+            engines.vllm(free_port(), folder / "logs")
+            if parts.engine == "vllm"
+            else UpstreamProcess(UPSTREAM)
+        )
         for number in range(parts.upstreams)
     }
     return _Ground(redis, postgresql, s3, bucket, proxy, s3_front, upstreams)
@@ -240,7 +245,7 @@ def _models(parts: Parts, ground: _Ground) -> dict[str, str]:
             return {"MODELS": MODEL}
         case "demo":
             return {"MODELS": str(demo_model_path()), "DETERMINISTIC": "true"}  # the oracle compares bytes
-        case "upstream":
+        case "upstream" | "vllm":
             return {"UPSTREAMS": ",".join(upstream.url for upstream in ground.upstreams.values())}
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 import httpx
 
+from nightshift.cli.demo import DEMO_MODEL_ID
 from nightshift.cli.processes.children import ChildExit
 from nightshift.client import Client
 from nightshift.fleet.workers import Worker, WorkerState
@@ -30,6 +31,7 @@ from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.leases import ExpiredLease
 from nightshift.tenants.keys import DEFAULT_TENANT
+from tests.e2e.upstreams.engines import Engine
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.processes import Footprint, Kept, children, is_running, pause, resume, send
 from tests.faults.kit.proxy import FaultProxy
@@ -47,8 +49,8 @@ class Parts:
 
     database: Literal["sqlite", "postgresql"] = "sqlite"
     objects: Literal["directory", "moto", "rclone"] = "directory"
-    engine: Literal["fake", "demo", "upstream"] = "fake"
-    upstreams: int = 0  # simulated ones, which an engine "upstream" has
+    engine: Literal["fake", "demo", "upstream", "vllm"] = "fake"
+    upstreams: int = 0  # of an engine "upstream", simulated ones, or "vllm"
     workers: int = 1
     schedulers: int = 1
     durable: bool = False  # PostgreSQL waits for the disk, as SQLite always does
@@ -66,7 +68,7 @@ class Parts:
     @property
     def slower(self) -> int:
         """How many times longer things take than with the fake engine: torch and a model are to be loaded."""
-        return 4 if self.engine == "demo" else 1
+        return 4 if self.engine in ("demo", "vllm") else 1
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +115,7 @@ class Service:
     postgresql: PostgresServer | None
     receiver: Receiver  # of webhooks
     environment: Mapping[str, str]  # what its processes read their settings from
-    upstreams: Mapping[str, UpstreamProcess]  # by name
+    upstreams: Mapping[str, UpstreamProcess | Engine]  # by name
     bucket: str | None = None
     tenant_id: str = DEFAULT_TENANT  # whose key it is
     asked_model: str | None = None  # that its jobs name; None: the engine's own
@@ -142,7 +144,7 @@ class Service:
 
     @property
     def model(self) -> str:
-        return self.asked_model or ("demo_model" if self.parts.engine == "demo" else MODEL)
+        return self.asked_model or (DEMO_MODEL_ID if self.parts.engine in ("demo", "vllm") else MODEL)
 
     def location(self, path: str) -> str:
         """A place for an input or output of this tenant's jobs."""
