@@ -8,12 +8,13 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from sqlalchemy import Connection, Engine, event
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -52,6 +53,44 @@ def _shared_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **where: Any
 
 
 ssl.create_default_context = _shared_context
+
+
+class SharedStatements(MutableMapping[tuple[Any, ...], Any]):
+    """What SQLAlchemy compiles of statements, for all databases. Each would compile each statement anew, in a
+    millisecond or more, and most tests have a database of their own.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: dict[Hashable, Any] = {}
+
+    def __getitem__(self, key: tuple[Any, ...]) -> Any:
+        return self._compiled[self._shared(key)]
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        self._compiled[self._shared(key)] = compiled
+
+    def __delitem__(self, key: tuple[Any, ...]) -> None:
+        del self._compiled[self._shared(key)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._compiled)
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def _shared(self, key: tuple[Any, ...]) -> Hashable:
+        """The key of an engine's own cache begins with its dialect; this one with what makes two alike."""
+        dialect, *others = key
+        kind = type(dialect), dialect.server_version_info, dialect.use_insertmanyvalues_wo_returning
+        return *kind, *others
+
+
+SHARED_STATEMENTS = SharedStatements()
+
+
+@event.listens_for(Engine, "engine_connect")
+def _use_shared_statements(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=SHARED_STATEMENTS)
 
 
 @pytest.hookimpl(wrapper=True)
