@@ -131,11 +131,16 @@ def _is_among(item: pytest.Item, folders: tuple[Path, ...]) -> bool:
     return any(item.path.is_relative_to(folder) for folder in folders)
 
 
+# Whose files share a service, or processes that have imported our engine.
+SHARING_FOLDERS = ("tests/e2e/", "tests/faults/workers/")
+
+
 class FilesThatShareAService(LoadFileScheduling):
-    """A file is one process's work, and so is all of tests/e2e: two processes would start two services."""
+    """A file is one process's work, and so is each of these folders: two would start two services."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+        shared = next(filter(nodeid.startswith, SHARING_FOLDERS), None)
+        return shared or super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
