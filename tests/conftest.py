@@ -57,7 +57,7 @@ ssl.create_default_context = _shared_context
 
 
 class SharedStatements(MutableMapping[tuple[Any, ...], Any]):
-    """What SQLAlchemy compiles of statements, for all databases. Each would compile each statement anew, in a
+    """Statements as SQLAlchemy has compiled them, for all databases. Each would compile each one anew, in a
     millisecond or more, and most tests have a database of their own.
     """
 
@@ -131,7 +131,7 @@ def _is_among(item: pytest.Item, folders: tuple[Path, ...]) -> bool:
     return any(item.path.is_relative_to(folder) for folder in folders)
 
 
-# Whose files share a service, or processes that have imported our engine.
+# Their files share a service, or processes that have imported our engine.
 SHARING_FOLDERS = ("tests/e2e/", "tests/faults/workers/")
 
 
