@@ -19,7 +19,7 @@ install_prometheus() {
   return $ended
 }
 
-install_chromium() { update && apt-get install -y -qq --no-install-recommends chromium; }
+install_chromium() { update && apt-get install -y -qq --no-install-recommends chromium-headless-shell; }
 
 need() { # PROGRAM HOW
   command -v "$1" >/dev/null && return
@@ -29,4 +29,4 @@ need() { # PROGRAM HOW
 
 need shellcheck install_shellcheck
 need prometheus install_prometheus
-need chromium install_chromium
+need chromium-headless-shell install_chromium

@@ -8,12 +8,14 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from hypothesis import settings
+from sqlalchemy import Connection, Engine, event
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -54,6 +56,48 @@ def _shared_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **where: Any
 ssl.create_default_context = _shared_context
 
 
+class SharedStatements(MutableMapping[tuple[Any, ...], Any]):
+    """Statements as SQLAlchemy has compiled them, for all databases. Each would compile each one anew, in a
+    millisecond or more, and most tests have a database of their own.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: dict[Hashable, Any] = {}
+
+    def __getitem__(self, key: tuple[Any, ...]) -> Any:
+        return self._compiled[self._shared(key)]
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        self._compiled[self._shared(key)] = compiled
+
+    def __delitem__(self, key: tuple[Any, ...]) -> None:
+        del self._compiled[self._shared(key)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._compiled)
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def _shared(self, key: tuple[Any, ...]) -> Hashable:
+        """The key of an engine's own cache begins with its dialect; this one with what makes two alike."""
+        dialect, *others = key
+        kind = type(dialect), dialect.server_version_info, dialect.use_insertmanyvalues_wo_returning
+        return *kind, *others
+
+
+SHARED_STATEMENTS = SharedStatements()
+
+
+@event.listens_for(Engine, "engine_connect")
+def _use_shared_statements(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=SHARED_STATEMENTS)
+
+
+# A command that is run in this process would have the tree of all commands made anew, in 20 ms.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Freezes what is imported: looking through it for garbage again and again would take a tenth of all CPU.
@@ -87,11 +131,16 @@ def _is_among(item: pytest.Item, folders: tuple[Path, ...]) -> bool:
     return any(item.path.is_relative_to(folder) for folder in folders)
 
 
+# Their files share a service, or processes that have imported our engine.
+SHARING_FOLDERS = ("tests/e2e/", "tests/faults/workers/")
+
+
 class FilesThatShareAService(LoadFileScheduling):
-    """A file is one process's work, and so is all of tests/e2e: two processes would start two services."""
+    """A file is one process's work, and so is each of these folders: two would start two services."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+        shared = next(filter(nodeid.startswith, SHARING_FOLDERS), None)
+        return shared or super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

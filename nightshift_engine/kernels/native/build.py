@@ -126,7 +126,8 @@ def _key(name: str, flags: tuple[str, ...], openmp: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for source in (_source(name), *sorted(SOURCES.rglob("*.h"))):
         digest.update(source.read_bytes())
-    for part in (*flags, str(openmp), _compiler_version(), _cpu()):
+    # Without the runtime's folder, which no library names: another environment's has the same kernels.
+    for part in (*flags, openmp.name, _compiler_version(), _cpu()):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()
 

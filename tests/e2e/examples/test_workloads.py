@@ -13,7 +13,8 @@ import pytest
 
 from examples.all import EXAMPLES
 from examples.harness.example import Example, NotHere, checked
-from examples.harness.service import Service, running
+from examples.harness.service import Service
+from tests.e2e.service import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("search",)  # the others train a model, or are like it
@@ -48,9 +49,11 @@ def selected(request: pytest.FixtureRequest) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def service(folder: Path, models: dict[str, list[Path] | NotHere]) -> Iterator[Service]:
+    """Forked, which saves 10 s of CPU; `test_an_example_with_wrong_answers_…` starts it as examples do."""
     served = [model for paths in models.values() if not isinstance(paths, NotHere) for model in paths]
-    with running(folder / "data", models=served, FILE_ROOTS=str(folder / "work")) as service:
-        yield service
+    arguments = [word for model in served for word in ("--model", str(model))]
+    with forked(folder / "data", *arguments, FILE_ROOTS=str(folder / "work")) as started:
+        yield Service(started.process, started.base_url, started.api_key)
 
 
 @pytest.mark.timeout(600)

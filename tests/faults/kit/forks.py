@@ -29,7 +29,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -57,7 +59,8 @@ PRELOADED: Final = (
 )
 # Besides, of a worker with our own engine: 5 s of CPU.
 PRELOADED_WITH_ENGINE: Final = ("workers.serving.loading", "transformers.models.llama.modeling_llama")
-RUN: Final = ("scheduler.__main__", "nightshift.cli.main")  # of these, what they import
+# Of these, what they import.
+RUN: Final = ("scheduler.__main__", "nightshift.cli.main", "api.services.preview_child")
 # They read the environment as they are imported: each process imports them again.
 READ_ENVIRONMENT: Final = ("nightshift.process.failpoints", "celery.concurrency")
 NAME: Final = "fork-server"
@@ -135,8 +138,19 @@ class ForkServer:
         theirs.close()
         return cls(ours)
 
-    def spawn(self, launch: Launch, output: IO[bytes] | None) -> Process:
-        """Stands in for the function with which a Supervisor starts its children."""
+    def spawn(
+        self,
+        launch: Launch,
+        output: IO[bytes] | None,
+        *,
+        given: IO[bytes] | None = None,
+        errors: IO[bytes] | None = None,
+    ) -> Process:
+        """Stands in for the function with which a Supervisor starts its children.
+
+        `given` is the standard input of what is forked, by default empty; `errors` take its standard error
+        apart from its output.
+        """
         environment = {**os.environ, **launch.environment}
         if launch.command[:3] != (sys.executable, "-P", "-m") or "LD_PRELOAD" in environment:
             return run_program(launch, output)
@@ -148,10 +162,14 @@ class ForkServer:
             "parent": os.getpid(),
         }
         outputs = [output.fileno()] * 2 if output is not None else [1, 2]
-        with self._one_at_a_time:
+        if errors is not None:
+            outputs[1] = errors.fileno()
+        with self._one_at_a_time, open(os.devnull, "rb") as nothing:
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
             try:
-                socket.send_fds(self._requests, [json.dumps(request).encode()], outputs)
+                socket.send_fds(
+                    self._requests, [json.dumps(request).encode()], [(given or nothing).fileno(), *outputs]
+                )
                 answer = self._requests.recv(REQUEST_BYTES_MAX)
             finally:
                 _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
@@ -162,6 +180,27 @@ class ForkServer:
 def fork_server(*, with_engine: bool = False) -> ForkServer:
     """The one of this process; to be called first in its main thread, which the server ends with."""
     return _started(with_engine)
+
+
+def run_forked(
+    command: Sequence[str], *, input: bytes, env: Mapping[str, str], **_: object
+) -> "subprocess.CompletedProcess[bytes]":
+    """Stands in for `subprocess.run` with captured output, once `fork_server` has been called; its time limit
+    is the process's own.
+    """
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(input)
+        for file in (given, output, errors):
+            file.seek(0)
+        launch = Launch(tuple(command), env)
+        returncode = fork_server().spawn(launch, output, given=given, errors=errors).wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, returncode, output.read(), errors.read())
 
 
 @functools.cache
@@ -226,7 +265,7 @@ def _serve(requests: socket.socket) -> NoReturn:
     gc.collect()
     gc.freeze()  # a collection would touch, and so copy, every page that the processes share
     while True:
-        message, outputs, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 2)
+        message, standard, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
         if not message:
             os._exit(0)
         is_adopted, adopted = os.pipe()
@@ -236,9 +275,9 @@ def _serve(requests: socket.socket) -> NoReturn:
             requests.close()
             os.read(is_adopted, 1)
             os.close(is_adopted)
-            _become(json.loads(message), outputs)
+            _become(json.loads(message), standard)
         requests.send(str(pid).encode())
-        for descriptor in (*outputs, is_adopted, adopted):
+        for descriptor in (*standard, is_adopted, adopted):
             os.close(descriptor)
 
 
@@ -260,7 +299,7 @@ def _fork_twice() -> int:
         return int(file.read())
 
 
-def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
+def _become(request: dict[str, Any], standard: list[int]) -> NoReturn:
     """Runs the module as `python -m` does, in this process."""
     global _was_forked
     _was_forked = True
@@ -269,10 +308,8 @@ def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
     if os.getppid() != request["parent"]:  # it was gone before this process could ask
         os._exit(128 + signal.SIGKILL)
     _libc.prctl(_PR_SET_NAME, request["module"].encode()[:NAME_BYTES_MAX])
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    for descriptor, output in zip((1, 2), outputs, strict=True):
-        os.dup2(output, descriptor)
+    for descriptor, file in enumerate(standard):
+        os.dup2(file, descriptor)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(request["folder"])
     os.environ.clear()
@@ -280,8 +317,23 @@ def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
     for module in READ_ENVIRONMENT:
         importlib.reload(importlib.import_module(module))
     sys.argv = [request["module"], *request["arguments"]]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
-    raise SystemExit(0)
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        _leave(ended.code)
+    _leave(None)
+
+
+def _leave(code: object) -> NoReturn:
+    """Ends as Python does, but for taking every module apart, which would copy what the processes share."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code or 0)
 
 
 def _end_with_parent() -> None:

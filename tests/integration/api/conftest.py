@@ -2,21 +2,26 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import openai
 import pytest
 
 from api.app import create_app
+from api.services import previews
 from api.services.services import AppSettings
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import new_key
+from tests.faults.kit.forks import run_forked
 from tests.helpers.fakes import an_api_key
 from tests.integration.api.asking import CHAT, bearer, bulk_under, chat
 from tests.integration.api.declared import check_declared
@@ -55,6 +60,21 @@ def base_url(settings: AppSettings) -> Iterator[str]:
     """A running API. Override `settings` to run another one."""
     with serving(create_app(settings)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def running_fork_server() -> None:
+    """It has imported everything, for which a client would not wait on a busy machine."""
+    run_forked((sys.executable, "-P", "-m", "__future__"), input=b"", env={})
+
+
+@pytest.fixture
+def forked_previews(running_fork_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of dry runs and estimates are forked, which saves each a second of importing; in
+    `tests/unit/api/services/test_previews.py` they are programs.
+    """
+    forked = SimpleNamespace(run=run_forked, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(previews, "subprocess", forked)
 
 
 KeyMaker = Callable[..., str]

@@ -22,6 +22,7 @@ from tests.integration.api.conftest import batch_lines, plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 
+pytestmark = pytest.mark.usefixtures("forked_previews")
 MORE = pytest.mark.exhaustive
 DRY = {"dry_run": "true"}
 TEMPLATE = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "Sum up: {{text}}"}]}

@@ -19,6 +19,8 @@ from tests.helpers.fakes import a_row_result, a_shard, a_webhook_endpoint
 from tests.integration.api.asking import CHAT, store_segment
 from tests.integration.api.fake_worker import CHAT_MODEL
 
+pytestmark = pytest.mark.usefixtures("forked_previews")
+
 TEMPLATE = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "Sum up: {{text}}"}]}
 ROUTE = "/v1/jobs/estimate"
 

@@ -17,6 +17,8 @@ from nightshift.process.settings import ApiSettings
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
 
+pytestmark = pytest.mark.usefixtures("forked_previews")
+
 LINES = b'{"text": "a"}\n{"text": "b"}\n'
 Run = Callable[..., tuple[int, str]]
 

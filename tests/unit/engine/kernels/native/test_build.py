@@ -96,6 +96,23 @@ def test_another_source_or_other_flags_make_another_library(
     assert len(cached(tmp_path)) == 3
 
 
+def test_another_environment_with_the_same_runtime_has_the_same_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library names the runtime as it is called, and not its folder."""
+    load()
+    runtime = build._openmp_runtime()
+    elsewhere = tmp_path / "elsewhere" / runtime.name
+    elsewhere.parent.mkdir()
+    elsewhere.symlink_to(runtime)
+    monkeypatch.setattr(build, "_openmp_runtime", lambda: elsewhere)
+    forget(monkeypatch)
+
+    assert load().twice(21.0) == 42.0
+    [library] = cached(tmp_path)
+    assert str(runtime.parent).encode() not in library.read_bytes()
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small kernel in a cache, by another process: what this one has loaded, it would not load again."""
