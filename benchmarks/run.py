@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.fixtures.workloads import DEFAULT_SEED, WORKLOADS, Workload, make_workload
+from benchmarks.fixtures.checkpoints import DTYPES, NARROW
+from benchmarks.fixtures.workloads import DEFAULT_SEED, RECIPES, WORKLOADS, Workload, make_workload
 from benchmarks.report import Cell, others, report, spread
 from benchmarks.runners.environments import PeerUnavailableError
 from benchmarks.runners.harness import RunResult
-from benchmarks.runners.launch import ENGINES, OURS, Launch, RunFailedError, prepare
+from benchmarks.runners.launch import ENGINES, OURS, PLAIN, Launch, RunFailedError, prepare
 
-DTYPES = ("float32", "bfloat16")
 TRIAL_ITEMS = 200
 """Items with which the best batch size of a static peer is found."""
 DIFFERENCE_MAX = {"float32": 1e-3, "bfloat16": 5e-2}
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """One run in order: its engine, and its result or the problem."""
+    """One run in order, of one part of the workload: its engine, and its result or the problem."""
 
     engine: str
     result: RunResult | None
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     )
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"of {', '.join(ENGINES)}; default: all")
     parser.add_argument("--workloads", default="small,medium", help=f"of {', '.join(WORKLOADS)}")
-    parser.add_argument("--dtypes", default="bfloat16,float32", help=f"of {', '.join(DTYPES)}")
+    parser.add_argument("--dtypes", default="bfloat16,float32", help=f"of {', '.join((*DTYPES, *NARROW))}")
     parser.add_argument("--rounds", type=int, default=1, help="how often the whole order is run")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="of a single run")
@@ -76,10 +76,10 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
         value = getattr(chosen, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    return Plan(
+    plan = Plan(
         engines=_names(parser, "--engines", chosen.engines, ENGINES),
         workloads=_names(parser, "--workloads", chosen.workloads, WORKLOADS),
-        dtypes=_names(parser, "--dtypes", chosen.dtypes, DTYPES),
+        dtypes=_names(parser, "--dtypes", chosen.dtypes, (*DTYPES, *NARROW)),
         rounds=chosen.rounds,
         threads=chosen.threads,
         timeout_s=chosen.timeout,
@@ -88,6 +88,10 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
         runner_options=("--max-num-seqs", str(chosen.max_num_seqs)),
         our_options=tuple(part for assignment in chosen.set for part in ("--set", assignment)),
     )
+    texts = [name for name in plan.workloads if name not in RECIPES]
+    if texts and any(dtype in NARROW for dtype in plan.dtypes):
+        parser.error(f"--dtypes {', '.join(NARROW)} are for decoders, not for {', '.join(texts)}")
+    return plan
 
 
 def order(engines: Sequence[str]) -> list[str]:
@@ -98,32 +102,40 @@ def order(engines: Sequence[str]) -> list[str]:
     return [OURS, *(name for peer in peers for name in (peer, OURS))]
 
 
-def run_all(plan: Plan, workload: Workload, dtype: str) -> Iterator[Run]:
-    """Every run in order; first the engines that cannot be run. A run that failed is not repeated."""
+def run_all(plan: Plan, workload: Workload, dtype: str) -> Iterator[list[Run]]:
+    """Every run in order, part by part; first the engines that cannot be run. A run that failed is not
+    repeated.
+    """
+    parts = workload.parts()
     launches: dict[str, tuple[Launch, tuple[str, ...]]] = {}
     for name in plan.engines:
         if workload.kind not in ENGINES[name].loaders:
             continue
+        if name == PLAIN and dtype not in NARROW and not workload.drafts:
+            continue  # it would be ours again
         try:
             launch = prepare(name, workload, dtype)
             launches[name] = (launch, _options(plan, launch, workload, dtype))
         except (PeerUnavailableError, RunFailedError) as error:
-            yield Run(name, None, str(error))
+            yield [Run(name, None, str(error)) for _ in parts]
     for name in order([*launches]) * plan.rounds:
         if name in launches:
             launch, options = launches[name]
             print(f"{workload.name} {dtype} {name} … ", end="", flush=True)
             try:
-                result = launch.run(workload, dtype, plan.threads, plan.timeout_s, options)
-                _check_lengths(workload, result.outputs)
+                results = launch.run(workload, dtype, plan.threads, plan.timeout_s, options)
+                for part, result in zip(parts, results, strict=True):
+                    _check_lengths(part, result.outputs)
             except RunFailedError as error:
                 del launches[name]
                 print(f"no figure: {error}", flush=True)
-                yield Run(name, None, str(error))
+                yield [Run(name, None, str(error)) for _ in parts]
             else:
-                speed = workload.amount / result.seconds
-                print(f"{speed:.0f} {workload.unit}/s in {result.seconds:.1f} s", flush=True)
-                yield Run(name, result)
+                speeds = [part.amount / result.seconds for part, result in zip(parts, results, strict=True)]
+                seconds = sum(result.seconds for result in results)
+                shown = ", ".join(f"{speed:.0f}" for speed in speeds)
+                print(f"{shown} {workload.unit}/s in {seconds:.1f} s", flush=True)
+                yield [Run(name, result) for result in results]
 
 
 def rows(runs: Sequence[Run], workload: Workload, dtype: str) -> list[dict[str, Cell]]:
@@ -165,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in plan.workloads:
         workload = make_workload(name, plan.seed, plan.count)
         for dtype in plan.dtypes:
-            table += rows(list(run_all(plan, workload, dtype)), workload, dtype)
+            runs = list(run_all(plan, workload, dtype))
+            for number, part in enumerate(workload.parts()):
+                table += rows([run_of_parts[number] for run_of_parts in runs], part, dtype)
     notes = [f"{plan.threads} threads, seed {plan.seed}, {plan.rounds} rounds {' '.join(plan.our_options)}"]
     report("peers", table, notes)
     return 0 if any(row.get("per second") for row in table) else 1
@@ -173,7 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(plan: Plan, launch: Launch, workload: Workload, dtype: str) -> tuple[str, ...]:
     """A runner's options, with the batch size that is fastest over the first items."""
-    options = plan.runner_options + (plan.our_options if launch.peer.name == OURS else ())
+    options = plan.runner_options
+    if launch.peer.name == OURS:
+        options += plan.our_options + (("--set", "weight_dtype=int8") if dtype == "int8" else ())
     sizes = launch.peer.batch_sizes.get(workload.kind, ())
     if not sizes:
         return options
@@ -181,7 +197,8 @@ def _options(plan: Plan, launch: Launch, workload: Workload, dtype: str) -> tupl
     for size in sizes if len(sizes) > 1 else ():
         trial = workload.first(TRIAL_ITEMS)
         sized = (*options, "--batch-size", str(size))
-        seconds[size] = launch.run(trial, dtype, plan.threads, plan.timeout_s, sized).seconds
+        [result] = launch.run(trial, dtype, plan.threads, plan.timeout_s, sized)
+        seconds[size] = result.seconds
     return (*options, "--batch-size", str(min(seconds, key=lambda size: seconds[size], default=sizes[0])))
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.speculation [--model medium] [--dtype bfloat16] [--batches 1 4 8 64] [--works copy]
 
 The weights are random, but for `copy` and `json`: there the next token depends on the last alone, so that the
-model writes a text that stands in its prompt, in which one token of `FLAW_EVERY` is another. A layer costs
+model writes a text that stands in its prompt, in which one token of 16 is another. A layer costs
 what it costs otherwise. In `mislead` the prompt has the text's threes of tokens in another order, so each is
 followed by a wrong token. `json` follows a schema whose names are long. `own` has nothing to copy. Engines
 without drafts and with them, over one model, take a step in turns: what disturbs one disturbs both.
@@ -25,16 +25,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.fixtures.checkpoints import DTYPES, MODELS_DIRECTORY, ensure
-from benchmarks.fixtures.workloads import NUM_SPECIAL_TOKENS
+from benchmarks.fixtures.checkpoints import DTYPES, copying, ensure
+from benchmarks.fixtures.workloads import NUM_SPECIAL_TOKENS, TEXT_TOKENS, copied_prompts
 
 if TYPE_CHECKING:
     from nightshift_engine import Request
     from nightshift_engine.models import LoadedModel
 
-FLAW_EVERY: Final = 16
 WRONG_EVERY: Final = 6
-PROMPT_TOKENS: Final = 384
 OUTPUT_TOKENS: Final = 128
 WARM_UP: Final = 4
 """Requests that run before the clock starts, with prompts of their own."""
@@ -119,41 +117,10 @@ def load(directory: Path, draft: str | None) -> LoadedModel:
     return load_model(config)
 
 
-def copying(directory: Path, wrong_every: int | None = None) -> Path:
-    """The same checkpoint with weights that make token `t` be followed by the one after it, but for one token
-    of `wrong_every`.
-    """
-    target = MODELS_DIRECTORY / f"{directory.name}-copying{wrong_every or ''}"
-    if not (target / "config.json").exists():
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
-        following = torch.arange(model.config.vocab_size)
-        following[NUM_SPECIAL_TOKENS:] = following[NUM_SPECIAL_TOKENS:].roll(-1)
-        if wrong_every is not None:
-            following[::wrong_every] = following[::wrong_every].roll(-1)
-        with torch.no_grad():
-            for layer in model.model.layers:
-                layer.self_attn.o_proj.weight.zero_()
-                layer.mlp.down_proj.weight.zero_()
-            model.lm_head.weight[following] = model.model.embed_tokens.weight
-        AutoTokenizer.from_pretrained(directory).save_pretrained(target)
-        model.save_pretrained(target)
-    return target
-
-
 def copies(model: LoadedModel, count: int) -> list[Request]:
     """Prompts of a text with flaws and its beginning again; their outputs are the text."""
-    draw, vocab_size = random.Random(1), model.facts.vocab_size
-    requests = []
-    for number in range(count):
-        start = draw.randrange(NUM_SPECIAL_TOKENS, vocab_size - PROMPT_TOKENS)
-        text = list(range(start, start + PROMPT_TOKENS))
-        for place in range(FLAW_EVERY, PROMPT_TOKENS, FLAW_EVERY):
-            text[place] = draw.randrange(NUM_SPECIAL_TOKENS, vocab_size)
-        requests.append(_request(number, [*text, *range(start, start + 8)]))
-    return requests
+    prompts = copied_prompts(model.facts.vocab_size, count, seed=1)
+    return [_request(number, prompt) for number, prompt in enumerate(prompts)]
 
 
 def misleads(model: LoadedModel, count: int) -> list[Request]:
@@ -161,10 +128,8 @@ def misleads(model: LoadedModel, count: int) -> list[Request]:
     draw, vocab_size = random.Random(3), model.facts.vocab_size
     requests = []
     for number in range(count):
-        start = draw.randrange(NUM_SPECIAL_TOKENS, vocab_size - PROMPT_TOKENS)
-        threes = [
-            [start + place, start + place + 1, start + place + 2] for place in range(0, PROMPT_TOKENS, 3)
-        ]
+        start = draw.randrange(NUM_SPECIAL_TOKENS, vocab_size - TEXT_TOKENS)
+        threes = [[start + place, start + place + 1, start + place + 2] for place in range(0, TEXT_TOKENS, 3)]
         draw.shuffle(threes)
         requests.append(_request(number, [*chain.from_iterable(threes), start]))
     return requests
@@ -187,7 +152,7 @@ def own(model: LoadedModel, count: int) -> list[Request]:
     """Prompts of random tokens."""
     draw, vocab_size = random.Random(2), model.facts.vocab_size
     prompts = [
-        [draw.randrange(NUM_SPECIAL_TOKENS, vocab_size) for _ in range(PROMPT_TOKENS)] for _ in range(count)
+        [draw.randrange(NUM_SPECIAL_TOKENS, vocab_size) for _ in range(TEXT_TOKENS)] for _ in range(count)
     ]
     return [_request(number, prompt) for number, prompt in enumerate(prompts)]
 

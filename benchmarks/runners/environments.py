@@ -78,6 +78,11 @@ OPENVINO_OPTIONS = {
     "embeddings": ("--task", "feature-extraction", *_ENCODER_OPTIONS),
     "rerank": ("--task", "text-classification", *_ENCODER_OPTIONS),
 }
+OPENVINO_ROUNDING = {
+    "int4": ("--weight-format", "int4", "--sym", "--group-size", "128", "--ratio", "1.0"),
+    "int8": ("--weight-format", "int8"),
+}
+"""How its converter is told to round weights. Head and embeddings it rounds to int8 in both."""
 
 
 def ensure(environment: Environment) -> Path:
@@ -105,12 +110,14 @@ def ensure(environment: Environment) -> Path:
     return environment.python()
 
 
-def for_openvino(source: Path, kind: str) -> Path:
+def for_openvino(source: Path, kind: str, rounded_to: str | None = None) -> Path:
     """OpenVINO's IR of a checkpoint, made by OpenVINO's own converter first if it is not there.
 
     Raises PeerUnavailableError.
     """
-    target = source.with_name(f"{source.name}-openvino-{kind}")
+    if rounded_to is not None and rounded_to not in OPENVINO_ROUNDING:
+        raise PeerUnavailableError(f"its converter rounds no weights to {rounded_to}")
+    target = source.with_name("-".join(filter(None, (source.name, "openvino", kind, rounded_to))))
     if source.parent.name != "models":  # a checkpoint of a package, not to be written beside
         target = BENCH_DIRECTORY / "models" / target.name
     if not target.exists():
@@ -118,7 +125,7 @@ def for_openvino(source: Path, kind: str) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         tool = ENVIRONMENTS["openvino"].python().with_name("optimum-cli")
         command = (str(tool), "export", "openvino", "--model", str(source), *OPENVINO_OPTIONS[kind])
-        _run(*command, str(unfinished))
+        _run(*command, *(OPENVINO_ROUNDING[rounded_to] if rounded_to else ()), str(unfinished))
         unfinished.rename(target)
     return target
 

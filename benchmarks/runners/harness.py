@@ -19,6 +19,9 @@ from benchmarks.measure import cpu_times, peak_rss_bytes
 
 KV_CACHE_GIB = 2
 ENCODER_TOKENS_MAX = 512
+MATCHED_TOKENS = 3
+DRAFTED_TOKENS = 16
+"""How peers look drafts up in the prompt, as ours does: by how many tokens, and how many at most."""
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Outputs of the items, in their order, all offered at once: token ids, a vector, or scores."""
@@ -34,7 +37,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Task:
-    """A runner's arguments, with the workload read from its file."""
+    """A runner's arguments, with the first part of the workload, read from its file."""
 
     model: str
     dtype: str
@@ -47,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run of one workload on one engine."""
+    """One run of one workload, or of a part of it, on one engine."""
 
     version: str
     load_seconds: float
@@ -58,25 +61,37 @@ class RunResult:
     outputs: list[Any]
 
     @classmethod
-    def read(cls, path: Path) -> RunResult:
-        return cls(**json.loads(path.read_text()))
+    def read(cls, path: Path) -> list[RunResult]:
+        """The results of all parts, in order."""
+        return [cls(**result) for result in json.loads(path.read_text())]
 
 
 def main(loaders: Mapping[str, Callable[[Task], Loaded]], arguments: Sequence[str] | None = None) -> None:
     chosen = _parser(loaders).parse_args(arguments)
-    work = json.loads(chosen.work.read_text())
+    parts = json.loads(chosen.work.read_text())
     task = Task(
-        chosen.model, chosen.dtype, chosen.threads, chosen.batch_size, chosen.max_num_seqs, chosen.set, work
+        chosen.model,
+        chosen.dtype,
+        chosen.threads,
+        chosen.batch_size,
+        chosen.max_num_seqs,
+        chosen.set,
+        parts[0],
     )
     started_s = time.perf_counter()
     loaded = loaders[chosen.loader](task)
     load_seconds = time.perf_counter() - started_s
+    results = [_measured(loaded, part, load_seconds) for part in parts]
+    chosen.result.write_text(json.dumps([asdict(result) for result in results]))
+
+
+def _measured(loaded: Loaded, work: Mapping[str, Any], load_seconds: float) -> RunResult:
     loaded.run(work["warm_up"])
     cpu_before = cpu_times()
     started_s = time.perf_counter()
     outputs = loaded.run(work["items"])
     seconds = time.perf_counter() - started_s
-    result = RunResult(
+    return RunResult(
         version=loaded.version,
         load_seconds=load_seconds,
         seconds=seconds,
@@ -84,7 +99,6 @@ def main(loaders: Mapping[str, Callable[[Task], Loaded]], arguments: Sequence[st
         other_cpu_share=cpu_times().other_share_since(cpu_before),
         outputs=[_plain(output) for output in outputs],
     )
-    chosen.result.write_text(json.dumps(asdict(result)))
 
 
 def in_batches(order: Sequence[int], batch_size: int, run: Callable[[list[int]], Sequence[Any]]) -> list[Any]:

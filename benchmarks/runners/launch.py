@@ -20,6 +20,8 @@ from benchmarks.runners.harness import RunResult
 
 LOGS_DIRECTORY = BENCH_DIRECTORY / "logs"
 OURS = "nightshift"
+PLAIN = "nightshift-plain"
+"""Ours without what is measured: over weights in bfloat16, without drafts."""
 
 
 class RunFailedError(Exception):
@@ -37,6 +39,10 @@ class Peer:
     environment: str | None = None
     batch_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Batch sizes by kind of workload, where the engine takes static batches: the fastest is measured."""
+    takes_whole: bool = False
+    """It is given the checkpoint in bfloat16 where others are given the one in few bits made of it."""
+    options: tuple[str, ...] = ()
+    """Options of its runner."""
     preload: str | None = None
     """A library, relative to the environment, that must be loaded before all others."""
 
@@ -69,6 +75,7 @@ ENGINES = {
             {"decoder": "decoder", "embeddings": "embeddings", "rerank": "rerank"},
             "openvino",
             {"embeddings": (1, 4, 8, 16), "rerank": (1, 4, 8, 32)},
+            takes_whole=True,  # its own converter rounds
         ),
         # Its own OpenMP must come before torch's.
         Peer(
@@ -77,6 +84,13 @@ ENGINES = {
             {"decoder": "decoder", "embeddings": "embeddings"},
             "vllm",
             preload="lib/libiomp5.so",
+        ),
+        Peer(
+            PLAIN,
+            "nightshift",
+            {"decoder": "decoder"},
+            takes_whole=True,
+            options=("--set", "speculation=off"),
         ),
         Peer("transformers-generate", "huggingface", {"decoder": "generate"}, batch_sizes={"decoder": (16,)}),
         Peer(
@@ -106,16 +120,20 @@ class Launch:
 
     def run(
         self, workload: Workload, dtype: str, threads: int, timeout_s: float, options: Sequence[str] = ()
-    ) -> RunResult:
-        """One run; `options` go to the runner as they are. Raises RunFailedError. Leaves nothing running."""
+    ) -> list[RunResult]:
+        """One run, with a result for each part of the workload; `options` go to the runner as they are.
+
+        Raises RunFailedError. Leaves nothing running.
+        """
         LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="ns-bench-") as folder:
             work, result = Path(folder, "work.json"), Path(folder, "result.json")
-            work.write_text(json.dumps(asdict(workload)))
+            work.write_text(json.dumps([asdict(part) for part in workload.parts()]))
             command = [str(self.python), "-m", f"benchmarks.runners.{self.peer.module}"]
             command += ["--loader", self.peer.loaders[workload.kind], "--model", str(self.checkpoint)]
-            command += ["--work", str(work), "--dtype", dtype, "--threads", str(threads)]
-            command += ["--result", str(result), *options]
+            computed = "bfloat16" if dtype in checkpoints.NARROW else dtype
+            command += ["--work", str(work), "--dtype", computed, "--threads", str(threads)]
+            command += ["--result", str(result), *self.peer.options, *options]
             log = LOGS_DIRECTORY / f"{self.peer.name}-{workload.name}-{dtype}.log"
             run_process(command, self.peer.variables(self.python, threads), log, timeout_s)
             return RunResult.read(result)
@@ -129,9 +147,10 @@ def prepare(name: str, workload: Workload, dtype: str) -> Launch:
     python = Path(sys.executable)
     if peer.environment is not None:
         python = environments.ensure(environments.ENVIRONMENTS[peer.environment])
-    checkpoint = checkpoints.for_kind(workload.kind, workload.model, dtype)
+    is_whole = peer.takes_whole and dtype in checkpoints.NARROW
+    checkpoint = checkpoints.for_kind(workload.kind, workload.model, "bfloat16" if is_whole else dtype)
     if peer.environment == "openvino":
-        checkpoint = environments.for_openvino(checkpoint, workload.kind)
+        checkpoint = environments.for_openvino(checkpoint, workload.kind, dtype if is_whole else None)
     return Launch(peer, python, checkpoint)
 
 

@@ -60,6 +60,7 @@ def engine_settings(task: Task) -> dict[str, Any]:
         "dtype": task.dtype,
         "max_num_seqs": task.max_num_seqs,
         "kv_cache_bytes": KV_CACHE_GIB * 2**30,
+        "speculation": "auto" if task.work.get("drafts") else "off",
     }
     for assignment in task.settings:
         name, equals, value = assignment.partition("=")

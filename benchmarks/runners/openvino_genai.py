@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.runners import harness
-from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task, by_length, in_batches
+from benchmarks.runners.harness import (
+    DRAFTED_TOKENS,
+    ENCODER_TOKENS_MAX,
+    KV_CACHE_GIB,
+    MATCHED_TOKENS,
+    Loaded,
+    Task,
+    by_length,
+    in_batches,
+)
 
 MAX_NUM_BATCHED_TOKENS = 256
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
@@ -23,9 +32,13 @@ def decoder(task: Task) -> Loaded:
     scheduler.max_num_seqs = task.max_num_seqs
     scheduler.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS
     # It costs a little where nothing is shared, so it is on only where it helps.
-    scheduler.enable_prefix_caching = task.work["num_shared_prefix_tokens"] > 0
+    is_shared = task.work["num_shared_prefix_tokens"] > 0
+    scheduler.enable_prefix_caching = is_shared or task.work["only_decodes"]
     hint = HINTS[task.dtype]
-    properties = {"KV_CACHE_PRECISION": hint, **_properties(task)}
+    drafts = task.work["drafts"]
+    properties = {"KV_CACHE_PRECISION": hint, **_properties(task)} | (
+        {"prompt_lookup": True} if drafts else {}
+    )
     pipeline = openvino_genai.ContinuousBatchingPipeline(task.model, scheduler, "CPU", properties)
 
     def run(items: Sequence[tuple[Sequence[int], int]]) -> list[Any]:
@@ -36,6 +49,8 @@ def decoder(task: Task) -> Loaded:
             config.max_new_tokens = num_output
             config.ignore_eos = True
             config.do_sample = False
+            if drafts:
+                config.num_assistant_tokens, config.max_ngram_size = DRAFTED_TOKENS, MATCHED_TOKENS
             configs.append(config)
         return [list(answer.m_generation_ids[0]) for answer in pipeline.generate(prompts, configs)]
 

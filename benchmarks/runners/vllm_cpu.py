@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.runners import harness
-from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task, first_cores
+from benchmarks.runners.harness import (
+    DRAFTED_TOKENS,
+    ENCODER_TOKENS_MAX,
+    KV_CACHE_GIB,
+    MATCHED_TOKENS,
+    Loaded,
+    Task,
+    first_cores,
+)
 
 MAX_NUM_BATCHED_TOKENS = 512
 EMBEDDING_SEQS_PER_BATCH = 4
@@ -16,9 +24,16 @@ CONTEXT_LENGTH = 2048
 
 def decoder(task: Task) -> Loaded:
     vllm = _imported(task)
+    lookup = {
+        "method": "ngram",
+        "num_speculative_tokens": DRAFTED_TOKENS,
+        "prompt_lookup_min": MATCHED_TOKENS,
+        "prompt_lookup_max": MATCHED_TOKENS,
+    }
     llm = vllm.LLM(
         model=task.model,
         dtype=task.dtype,
+        speculative_config=lookup if task.work["drafts"] else None,
         max_model_len=CONTEXT_LENGTH,
         max_num_seqs=task.max_num_seqs,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,

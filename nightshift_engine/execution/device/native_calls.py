@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...kernels.native.build import load_kernels
 
 FIXED_ORDER = "-fno-associative-math"
@@ -38,10 +41,19 @@ def invoke(kernel: Any, call: ctypes.Structure) -> None:
         _check(kernel(ctypes.byref(call), None))
 
 
+def scratch(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Memory from one call to the next; the calls written down keep theirs, and use it again."""
+    written: WrittenCalls | None = getattr(_writing, "to", None)
+    if written is None:
+        return torch.empty(rows, columns, dtype=dtype)
+    return written.scratch.setdefault((rows, columns, dtype), torch.empty(rows, columns, dtype=dtype))
+
+
 class WrittenCalls:
     """Kernel calls in their order; `run` makes them without a word of Python between."""
 
     def __init__(self) -> None:
+        self.scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
         self._calls: list[ctypes.Structure] = []
         self._written: list[_WrittenCall] = []
         self._array: Any = None

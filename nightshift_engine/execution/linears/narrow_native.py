@@ -46,8 +46,6 @@ class _NarrowCall(LinearCall):
 class NarrowNativeLinear(NativeLinear):
     """A row's result is bitwise the same in any batch, at any number of threads."""
 
-    can_be_written_down = True
-
     def __init__(
         self,
         dtype: LinearDType,

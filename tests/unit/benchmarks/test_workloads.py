@@ -19,6 +19,20 @@ def test_a_seed_gives_one_workload_whose_lengths_and_ids_stay_in_their_ranges(na
         assert all(NUM_SPECIAL_TOKENS <= id < recipe.vocab_size for id in prompt)
 
 
+def test_batches_have_items_of_their_own_and_run_them_after_their_prompts() -> None:
+    workload = make_workload("decoding")
+    parts = workload.parts()
+
+    assert [len(part.items) for part in parts] == [1, 8, 32]
+    assert tuple(item for part in parts for item in part.items) == workload.items
+    assert sum(part.amount for part in parts) == workload.amount
+    for part in parts:
+        assert [prompt for prompt, _ in part.warm_up] == [prompt for prompt, _ in part.items]
+        assert part.only_decodes
+    assert [len(part.items) for part in make_workload("decoding", count=3).parts()] == [1, 2]
+    assert make_workload("medium").parts() == [make_workload("medium")]
+
+
 def test_the_default_seed_gives_the_totals_that_figures_are_published_for() -> None:
     medium = make_workload("medium")
     prompt_tokens = sum(len(prompt) for prompt, _ in medium.items)

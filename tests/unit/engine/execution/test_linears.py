@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nightshift_engine.execution.device.native_calls import WrittenCalls
 from nightshift_engine.execution.linears import packing as measuring
 from nightshift_engine.execution.linears.interface import ACTIVATIONS
 from nightshift_engine.execution.linears.native import NativeLinear, quantize_rows
@@ -193,6 +194,26 @@ def test_int8_is_exact_on_what_it_rounded_to(dtype, unit):
     exact = (rounded_x.double() @ rounded_weight.double().T) * x_scale * weight_scale + bias
     assert error(stored(linear, x), exact) < 2e-3  # a tie may be rounded to the other side
     assert error(stored(linear, x), F.linear(x.double(), weight.double(), bias.double())) < 2e-2
+
+
+@needs_native_int8
+def test_int8_layers_that_were_written_down_round_the_inputs_of_each_run(two_threads):
+    """Also where layers use memory for rounded inputs one after the other, and rows lie apart."""
+    (one, bias), (other, _) = weights(100, 384), weights(384, 384, seed=1)
+    layers = [native_pack("int8")(other), native_pack("int8")(one, bias)]
+    x, between, out = (
+        torch.empty(9, 500).bfloat16()[:, :384],
+        torch.empty(9, 384).bfloat16(),
+        torch.empty(9, 100),
+    )
+    written = WrittenCalls()
+    with written.writing():
+        layers[0].store(x, between)
+        layers[1].store(between, out)
+    for seed in range(3):
+        x.copy_(rows_of(9, 384, seed=seed))
+        written.run()
+        assert torch.equal(out, stored(layers[1], stored(layers[0], x, torch.bfloat16)))
 
 
 @needs_native_int8
