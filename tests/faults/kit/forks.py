@@ -59,7 +59,7 @@ PRELOADED: Final = (
 )
 # Besides, of a worker with our own engine: 5 s of CPU.
 PRELOADED_WITH_ENGINE: Final = ("workers.serving.loading", "transformers.models.llama.modeling_llama")
-# Of these, what they import.
+# One of these is executed anew in the process that runs it.
 RUN: Final = ("scheduler.__main__", "nightshift.cli.main", "api.services.preview_child")
 # They read the environment as they are imported: each process imports them again.
 READ_ENVIRONMENT: Final = ("nightshift.process.failpoints", "celery.concurrency")
@@ -246,8 +246,6 @@ def main(requests_fd: int, *, with_engine: bool = False) -> None:
         importlib.import_module(module)
     if with_engine:
         _import_engine()
-    for module in RUN:
-        del sys.modules[module]
     _serve(socket.socket(fileno=requests_fd))
 
 
@@ -317,6 +315,8 @@ def _become(request: dict[str, Any], standard: list[int]) -> NoReturn:
     for module in READ_ENVIRONMENT:
         importlib.reload(importlib.import_module(module))
     sys.argv = [request["module"], *request["arguments"]]
+    if request["module"] in RUN:
+        sys.modules.pop(request["module"], None)
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
