@@ -163,7 +163,7 @@ def test_the_whole_service_killed_costs_no_row_and_leaves_nothing_behind(
     with running(production.data_dir, **settings) as service, service.openai() as client:
         batch = ended_batch(service, batch_id)
         assert batch.status == "completed", service.logs()
-        assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
+        assert accuracy(output_lines(client, batch_id), rows, number_in_words) >= ACCURACY_MIN
 
         beneath = service.processes()
         assert service.stop(signal.SIGINT) == 0

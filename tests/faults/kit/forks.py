@@ -315,8 +315,9 @@ def _become(request: dict[str, Any], standard: list[int]) -> NoReturn:
     for module in READ_ENVIRONMENT:
         importlib.reload(importlib.import_module(module))
     sys.argv = [request["module"], *request["arguments"]]
-    if request["module"] in RUN:
-        sys.modules.pop(request["module"], None)
+    for name in (request["module"], f"{request['module']}.__main__"):
+        if name in RUN:
+            sys.modules.pop(name, None)
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as ended:

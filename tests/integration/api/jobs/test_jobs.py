@@ -239,7 +239,7 @@ def test_a_wrong_field_of_a_bulk_job_is_named(shared_http, shared_api, fields, p
         ({"body": {"model": CHAT_MODEL, "messages": []}}, "body.messages"),
         ({"output": "file:///x/"}, "output"),
         ({"template": {}}, "template"),
-        ({"endpoint": "/v1/embeddings"}, "body.messages"),
+        ({"endpoint": "/v1/completions"}, "body.messages"),
         ({"endpoint": "/v1/embeddings", "body": {"model": CHAT_MODEL}}, "body.input"),
     ],
 )

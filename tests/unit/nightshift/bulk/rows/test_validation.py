@@ -163,7 +163,7 @@ def test_a_message_quotes_no_more_than_a_message_can_hold() -> None:
 
 
 def embedding(number: int, value: Any) -> JsonObject:
-    return line(number, url="/v1/embeddings", body={"input": value})
+    return {**line(number, url="/v1/embeddings"), "body": {"model": "m", "input": value}}
 
 
 @pytest.mark.parametrize("value", ["text", ["a", "b"], [1, 2, 3], [[1], [2, 3]]])
