@@ -21,8 +21,10 @@ from typing import Final
 DECREASE: Final = 0.7
 ELASTICITY: Final = 0.1  # of throughput to concurrency, from which more requests are worth it
 STEP_MAX: Final = 1.0  # steps of the search, in doublings
+STEP_DOWN_MAX: Final = 1 / 2  # too few requests cost more than too many
 STEP_MIN: Final = 1 / 8
 ROUND_REQUESTS_MIN: Final = 32  # of a round, but for doublings
+ROUND_S_MIN: Final = 1.5  # likewise: machines stall for shorter
 ROUNDS_BETWEEN_TRIALS_MAX: Final = 16
 SMOOTHING: Final = 1 / 8  # of the tokens at which latencies are compared
 CHANGE: Final = math.log(1.25)  # of the throughput at one limit: the upstream, or its work, is another
@@ -68,7 +70,8 @@ class ConcurrencyLimit:
         if self._requests > self.limit - self._base:  # others were sent at once, and queued less
             self._in_flight_sum += in_flight
             self._samples.append((max(1, tokens), now_s - sent_s))
-        if self._requests >= max(self.limit, ROUND_REQUESTS_MIN if self._step < STEP_MAX else 1):
+        requests_min, s_min = (ROUND_REQUESTS_MIN, ROUND_S_MIN) if self._step < STEP_MAX else (1, 0.0)
+        if self._requests >= max(self.limit, requests_min) and now_s - self._round_began_s >= s_min:
             self._end_round(now_s)
 
     def on_overload(self, now_s: float, retry_after_s: float | None = None) -> None:
@@ -139,7 +142,8 @@ class ConcurrencyLimit:
         self._rest = self._rounds_left = 0  # rounds between trials, and until the next
 
     def _try(self) -> None:
-        change = round(self._base * 2 ** (self._direction * self._step)) - self._base
+        step = self._step if self._direction > 0 else min(self._step, STEP_DOWN_MAX)
+        change = round(self._base * 2 ** (self._direction * step)) - self._base
         self.limit = min(max(1, self._base + (change or self._direction)), self._most)
         if self.limit == self._base:
             self._turn()
