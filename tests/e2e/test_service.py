@@ -230,9 +230,14 @@ def test_the_commands_see_what_runs(service, client, numbers):
 
 
 def test_top_shows_the_worker_with_its_figures(service):
-    shown = json.loads(nightshift(service, "top", "--once", "--json").stdout)
-    assert shown["worker_states"] == {"ready": 1}
-    assert DEMO_MODEL_ID in shown["workers"][0]["figures"]["models"]
+    def shown_with_figures():
+        """A worker tells its figures with its heartbeats."""
+        shown = json.loads(nightshift(service, "top", "--once", "--json").stdout)
+        told = [worker["figures"] for worker in shown["workers"] if worker["figures"]]
+        return shown if any(DEMO_MODEL_ID in figures["models"] for figures in told) else None
+
+    shown = wait_for("the worker tells its figures", shown_with_figures)
+    assert shown["worker_states"]["ready"] == 1
     assert shown["service_queue"] is None, "the first key is no administrator's"
     screen = nightshift(service, "top", "--once", COLUMNS="160").stdout
     assert DEMO_MODEL_ID in screen
