@@ -15,6 +15,7 @@ from nightshift.process.upstreams import API_KEY_VARIABLE, SETTING, Upstream, re
 from workers.serving.model_server import OnFatal
 from workers.upstreams.addresses import EachAddress
 from workers.upstreams.connection import Connection
+from workers.upstreams.control.concurrency import RETRY_AFTER_S_MAX
 from workers.upstreams.faults import KeyRefused, Overloaded, UpstreamFault
 from workers.upstreams.probe import Probe
 from workers.upstreams.running.dispatcher import Dispatcher
@@ -114,7 +115,7 @@ def _awaited(name: str, ask: Callable[[], Coroutine[Any, Any, T]], loop: LoopThr
             about = {"action": "upstream_awaited", "upstream": name, "reason": fault.reason}
             log.warning("waiting for an upstream", extra=about)
             pause_s = fault.retry_after_s if isinstance(fault, Overloaded) else None
-        time.sleep(pause_s or RETRY_S)
+        time.sleep(min(pause_s or RETRY_S, RETRY_AFTER_S_MAX))
 
 
 def _model(id: str, position: int, places: Sequence[Place]) -> Model:

@@ -6,7 +6,7 @@
    once for all that were sent before (multiplicative decrease: Chiu and Jain, 1989).
 2. Otherwise a direct search (Hooke and Jeeves, 1961) tries another limit for a round, and keeps it where it
    is better. A trial that paid doubles the step, one that did not halves it and turns round. It begins with
-   doublings, as TCP's slow start does.
+   doublings, as TCP's slow start does; downwards a step is half a doubling at most.
 
 By Little's law, throughput is requests in flight * tokens / latency. In a continuously batching server,
 latency grows with the batch, but so does throughput; what exceeds its slots only waits. A limit is better if

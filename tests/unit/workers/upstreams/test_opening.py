@@ -16,6 +16,7 @@ from tests.helpers.upstreams import Behaviour, Settings, SimulatedUpstream, simu
 from tests.helpers.upstreams.behaviours import fails, html, too_many, wrong_key
 from tests.unit.workers.upstreams.conftest import Opening
 from workers.upstreams import opening
+from workers.upstreams.control.concurrency import RETRY_AFTER_S_MAX
 from workers.upstreams.opening import key_of
 
 LM_STUDIO = '{"error": "Unexpected endpoint or method. (POST /v1/rerank)"}'
@@ -197,3 +198,11 @@ def test_a_limit_of_requests_is_obeyed_and_no_question_that_was_answered_asked_a
     counts = Counter((arrival.path, arrival.priority) for arrival in upstream.seen.arrivals)
     assert counts["embeddings", None] == 2  # one was refused
     assert counts["rerank", None] == 1
+
+
+def test_a_start_is_not_held_up_for_as_long_as_an_upstream_likes(
+    upstream: SimulatedUpstream, opened: Opening, waits: list[float]
+) -> None:
+    upstream.behave(too_many(100_000.0, path="models", times=1))
+    opened(upstream.url)
+    assert waits == [RETRY_AFTER_S_MAX]
